@@ -1,0 +1,72 @@
+"""`check` and `new-variant`: for the author of a variant."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import registry
+from bench.errors import UserError
+from bench.launch import Launcher
+
+CHECK_TIMEOUT_S = 1800.0
+SKELETON = Path(__file__).parent.parent / "skeleton.txt"
+
+
+def check(
+    names: Sequence[str], everything: bool, *, device: str, dtype: str, settings: dict[str, dict[str, Any]]
+) -> int:
+    """Run the conformance kit on variants and print its findings; returns the exit code."""
+    known = registry.entries(name for name in names if registry.is_file(name))
+    if everything:
+        wanted = [entry for entry in known if not entry.broken]
+    elif names:
+        wanted = [registry.find(Path(name).stem if registry.is_file(name) else name, known) for name in names]
+    else:
+        raise UserError("name a variant or a file to check, or use --all (example: python -m bench check local)")
+    failed = False
+    with Launcher() as launcher:
+        for entry in wanted:
+            knobs = registry.resolve_knobs(entry, settings.get(entry.name, {}))
+            request = {"function": "check", "source": entry.source(), "knobs": knobs, "device": device, "dtype": dtype}
+            failed |= _show_findings(entry.name, launcher.call(request, timeout_s=CHECK_TIMEOUT_S))
+    return 1 if failed else 0
+
+
+def _show_findings(name: str, reply: dict[str, Any]) -> bool:
+    """Print the findings on one variant; returns whether anything failed."""
+    console = Console()
+    if reply["status"] != "ok":
+        console.print(f"{name}: {reply['status']}: {reply['reason']}", markup=False)
+        return True
+    table = Table("check", "direction", "result", "detail", title=name)
+    counts: dict[str, int] = {}
+    for finding in reply["findings"]:
+        counts[finding["status"]] = counts.get(finding["status"], 0) + 1
+        table.add_row(
+            finding["check"], "causal" if finding["causal"] else "both ways", finding["status"], finding["detail"]
+        )
+    console.print(table)
+    console.print(f"{name}: " + ", ".join(f"{number} {status}" for status, number in counts.items()), markup=False)
+    return "fail" in counts
+
+
+def new_variant(name: str, folder: Path) -> Path:
+    """Write the skeleton of a variant; returns its path."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise UserError(f"'{name}' cannot name a variant: use letters, digits and _, starting with a letter")
+    if any(entry.name == name for entry in registry.entries()):
+        raise UserError(f"a variant '{name}' exists already; choose another name")
+    path = folder / f"{name}.py"
+    if path.exists():
+        raise UserError(f"'{path}' exists already; choose another name or --out")
+    if not folder.is_dir():
+        raise UserError(f"--out '{folder}' is not a folder")
+    skeleton = SKELETON.read_text(encoding="utf-8")
+    path.write_text(skeleton.replace("{name}", name), encoding="utf-8")
+    return path

@@ -1,0 +1,123 @@
+"""The files of a run while it is made: run.json, rows.jsonl and the replicates of cells that are not finished."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bench.errors import UserError
+from bench.results import ROWS, Row, append_line, read_lines, read_run, strict_json
+
+REPLICATES = "replicates.jsonl"
+RUN = "run.json"
+LOCK = ".lock"
+
+
+class Journal:
+    """Append-only record of one run folder; opened by one process at a time.
+
+    Nothing that was measured is lost by a kill: every replicate and every row is on the disk when it is done.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool) -> None:
+        self.folder = folder
+        self._make_folder()
+        self._lock = self._acquire()
+        if fresh:
+            self._set_aside()
+        self.rows: dict[str, Row] = {}
+        self.notes: list[str] = []
+        if (folder / ROWS).exists():
+            rows, self.notes = read_run(folder)
+            self.rows = {row.key: row for row in rows}
+        self._stored = dict(self.rows)
+        self.replicates: dict[str, list[dict[str, Any]]] = {}
+        if (folder / REPLICATES).exists():
+            for _, line in read_lines(folder / REPLICATES):
+                if line is not None and "key" in line:
+                    self.replicates.setdefault(line["key"], []).append(line["reply"])
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def add_row(self, row: Row) -> None:
+        """Store a finished row; a cell that is skipped again is not stored twice."""
+        old = self._stored.get(row.key)
+        self.rows[row.key] = self._stored[row.key] = row
+        if old is None or (old.status, row.status) != ("skipped", "skipped"):
+            append_line(self.folder / ROWS, row.to_line())
+
+    def add_replicate(self, key: str, reply: dict[str, Any]) -> None:
+        """Store one replicate of a cell that may get more."""
+        self.replicates.setdefault(key, []).append(reply)
+        append_line(self.folder / REPLICATES, strict_json({"key": key, "reply": reply}) + "\n")
+
+    def reopen(self, key: str, *, keep_replicates: bool) -> None:
+        """Treat a cell as not done; its stored row becomes history once it gets a new one."""
+        del self.rows[key]
+        if not keep_replicates:
+            self.replicates.pop(key, None)
+
+    def describe(self, facts: dict[str, Any]) -> None:
+        """Write run.json, whole or not at all."""
+        path = self.folder / RUN
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(strict_json(facts, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def described(self) -> dict[str, Any]:
+        """What run.json says, {} when there is none."""
+        path = self.folder / RUN
+        if not path.exists():
+            return {}
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"'{path}' is not valid JSON ({error}); remove it or choose another --out") from error
+        return facts
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UserError(
+                f"--out '{self.folder}' is a file; a run is a folder: give a folder that is not a file"
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f"cannot make the folder '{self.folder}': {error.strerror}; choose another --out"
+            ) from error
+
+    def _acquire(self) -> int:
+        try:
+            handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot write in '{self.folder}': {error.strerror}; choose another --out") from error
+        try:
+            import fcntl
+        except ImportError:  # no advisory locks on this system
+            return handle
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise UserError(
+                f"another run is writing into '{self.folder}'; wait for it or choose another --out"
+            ) from None
+        return handle
+
+    def _set_aside(self) -> None:
+        """Keep the files of an earlier run under numbered names; --fresh starts with none."""
+        for name in (ROWS, REPLICATES):
+            path = self.folder / name
+            if path.exists():
+                number = 1 + sum(1 for _ in self.folder.glob(f"{name}.old-*"))
+                path.rename(self.folder / f"{name}.old-{number}")

@@ -1,0 +1,143 @@
+"""Device facts and verbs: what there is, how to wait for it, and the fingerprint of what surrounds a measurement."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("torch", "xformers", "numpy", "pandas", "attn-bench")
+
+
+def devices() -> dict[str, str | None]:
+    """Every device the harness knows -> None when it can be used here, else the reason why not. Imports torch."""
+    import torch
+
+    found: dict[str, str | None] = {"cpu": None, "cuda": None, "mps": None}
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        found["cuda"] = "no CUDA device is visible" if built else "this torch build has no CUDA support"
+    if not torch.backends.mps.is_available():
+        found["mps"] = "no Apple GPU" if sys.platform == "darwin" else "Apple GPUs exist on macOS only"
+    return found
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done all it was given."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+    elif device == "mps":
+        torch.mps.synchronize()
+
+
+def default_threads() -> int:
+    """Processors this process may use: the thread count of a measurement unless the sweep says another."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_memory(device: str) -> int:
+    """Bytes that can still be had on the device (for the CPU: of this machine, or of its control group)."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    free = int(psutil.virtual_memory().available)
+    limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return min(free, limit - used) if limit is not None and used is not None else free
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def process_bytes(field: str) -> int:
+    """A size of this process by its name in Linux's /proc/self/status (VmRSS, VmHWM, VmData), in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{field} is not in /proc/self/status")
+
+
+def set_process_state(threads: int, seed: int) -> None:
+    """Put all process-wide state that could change a figure where every replicate has it."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(torch.float32)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(False)
+    torch.manual_seed(seed)
+    random.seed(seed)
+
+
+def fingerprint() -> dict[str, Any]:
+    """What surrounds a measurement, as plain data: hardware, system, versions, git state. Imports torch."""
+    import torch
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": default_threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
+        "openmp": torch.backends.openmp.is_available(),  # type: ignore[no-untyped-call]
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git": _git_state(),
+    }
+
+
+def environment_key(facts: dict[str, Any]) -> str:
+    """Short hash of the facts that can change a figure (not of the git state, which source hashes cover)."""
+    parts = {name: value for name, value in facts.items() if name not in ("git", "packages")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_state() -> str | None:
+    """Commit of the source tree, with `-dirty` when files differ from it; None outside a git checkout."""
+    root = Path(__file__).parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,108 @@
+"""How long a call takes: warm-up until stable, batched samples well above the timer, nothing else inside the clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+STABLE = 0.05  # warm-up ends when its two halves agree within this share
+TIMER_SHARE = 100  # a sample lasts at least this many times the timer's resolution and overhead
+MIN_SAMPLES = 5
+MAX_SAMPLES = 1000
+WARM_UP_SHARE = 0.25  # of the sampling budget, at most
+
+
+@dataclass
+class Timing:
+    """Seconds of one replicate. samples_s: time of one call, per sample. first_call_s: the first call, apart.
+
+    overhead_s: what an empty call costs in this loop. calls: calls in one sample. flags: what is off.
+    """
+
+    samples_s: list[float]
+    first_call_s: float
+    overhead_s: float
+    calls: int
+    flags: list[str] = field(default_factory=list)
+
+
+def measure(call: Callable[[], Any], synchronize: Callable[[], None], *, budget_s: float) -> Timing:
+    """Time `call` until the budget is spent; at least one sample, MIN_SAMPLES where they fit twice the budget."""
+    floor = TIMER_SHARE * timer_cost()
+    overhead = _sample(_nothing, _nothing, max(1, int(floor / 1e-7)))
+    first = _sample(call, synchronize, 1)
+    estimate, stable = _warm_up(call, synchronize, first, budget_s * WARM_UP_SHARE)
+    calls = max(1, round(max(floor, min(1e-3, budget_s / MIN_SAMPLES)) / estimate))
+    samples: list[float] = []
+    start = time.perf_counter()
+    while len(samples) < MAX_SAMPLES:
+        spent = time.perf_counter() - start
+        if samples and spent + estimate * calls > (budget_s if len(samples) >= MIN_SAMPLES else 2 * budget_s):
+            break
+        samples.append(_sample(call, synchronize, calls))
+    flags = [] if stable else ["warm-up not stable"]
+    if _trend(samples) > STABLE:
+        flags.append("drifting")
+    if estimate < 10 * overhead:
+        flags.append("overhead-bound")
+    return Timing(samples, first, overhead, calls, flags)
+
+
+def timer_cost() -> float:
+    """Seconds: the larger of the clock's smallest step and the cost of reading it."""
+    steps = []
+    for _ in range(50):
+        start = now = time.perf_counter()
+        while now == start:
+            now = time.perf_counter()
+        steps.append(now - start)
+    return statistics.median(steps)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _sample(call: Callable[[], Any], synchronize: Callable[[], None], calls: int) -> float:
+    """Seconds a call takes, over `calls` in a row; the device is idle before the start and before the stop."""
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    synchronize()
+    return (time.perf_counter() - start) / calls
+
+
+def _warm_up(
+    call: Callable[[], Any], synchronize: Callable[[], None], first: float, cap_s: float
+) -> tuple[float, bool]:
+    """(seconds of one call, whether the second half agreed with the first) after warming up for at most `cap_s`.
+
+    A call longer than the cap is not warmed up further than by its first call; its stability is left to the trend.
+    """
+    if first > cap_s:
+        return first, True
+    times = [_sample(call, synchronize, 1)]
+    spent = times[0]
+    while True:
+        half = len(times) // 2
+        if half >= 2:
+            early, late = statistics.median(times[:half]), statistics.median(times[half:])
+            if abs(late - early) <= STABLE * early:
+                return late, True
+        if spent >= cap_s:
+            return statistics.median(times[half:]), half < 2
+        times.append(_sample(call, synchronize, 1))
+        spent += times[-1]
+
+
+def _trend(samples: list[float]) -> float:
+    """Relative change from the first to the last third of the samples, by their medians; 0 under six samples."""
+    third = len(samples) // 3
+    if third < 2:
+        return 0.0
+    early, late = statistics.median(samples[:third]), statistics.median(samples[-third:])
+    return abs(late - early) / early

@@ -1,0 +1,189 @@
+"""Tables of what was learned: the score of each variant on a task, and its accuracy by gap.
+
+A column of cells is a seed. Several seeds give their mean with the range of the seeds; one seed gives its score with
+the interval of the test estimate, and the table says that it is one seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bench.report.digits import Estimate, brackets, number
+from bench.report.groups import Cells
+from bench.report.source import clean
+from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, flag_notes, leaders, reasons
+from bench.results import Accuracy, Gap
+
+CHANCE = "chance"
+
+
+def accuracy_section(cells: Cells) -> Section:
+    """Tables of the scores and of accuracy by gap of one task, and why scores are missing."""
+    tables = [_scores(cells)]
+    by_gap = _by_gap(cells)
+    if by_gap is not None:
+        tables.append(by_gap)
+    return Section(cells, tuple(tables), tuple(reasons(cells)), (*flag_notes(cells), *cells.notes))
+
+
+def results_of(cells: Cells, label: str) -> list[Accuracy]:
+    """The scores of one variant, one a seed, of the seeds that ended well."""
+    lines = [row for _, row in sorted(cells.by_label[label].items(), key=lambda item: item[0] or 0)]
+    return [row.accuracy for row in lines if row.status == "ok" and row.accuracy and row.accuracy.value is not None]
+
+
+def score(results: Sequence[Accuracy]) -> Estimate | None:
+    """Mean score with the range of the seeds; of one seed its score with the interval of the test estimate."""
+    values = [result.value for result in results if result.value is not None]
+    if not values:
+        return None
+    if len(values) == 1:
+        return Estimate(values[0], results[0].low, results[0].high)
+    return Estimate(sum(values) / len(values), min(values), max(values))
+
+
+def scores(cells: Cells) -> dict[str, Estimate]:
+    """Scores by label, without the controls."""
+    found = {label: score(results_of(cells, label)) for label in cells.ranked}
+    return {label: value for label, value in found.items() if value is not None}
+
+
+def metric_of(cells: Cells) -> Accuracy | None:
+    """A score that tells the metric, its direction and its chance level; None when no cell has one."""
+    return next((found[0] for label in cells.by_label if (found := results_of(cells, label))), None)
+
+
+def metric_name(metric: str) -> str:
+    """`bits_per_byte` -> `bits per byte`."""
+    return clean(metric.replace("_", " "))
+
+
+def in_unit(metric: str, estimate: Estimate) -> tuple[Estimate, str]:
+    """The figure as shown, and its unit: accuracy in per cent, any other metric as it is."""
+    return (estimate.scaled(100), "%") if metric == "accuracy" else (estimate, metric_name(metric))
+
+
+def write_score(metric: str, estimate: Estimate) -> str:
+    """`99.1 [98.7, 99.4]` per cent for accuracy, `2.345 [2.331, 2.360]` for any other metric."""
+    return brackets(in_unit(metric, estimate)[0], ".1f" if metric == "accuracy" else ".3f")
+
+
+def write_chance(metric: str, chance: float) -> str:
+    """`6.25` per cent for accuracy, `4.85` for any other metric."""
+    return f"{in_unit(metric, Estimate(chance))[0].value:.3g}"
+
+
+def seeds_of(cells: Cells) -> int:
+    """The most seeds any variant was scored with."""
+    return max((len(results_of(cells, label)) for label in cells.by_label), default=0)
+
+
+def _scores(cells: Cells) -> Table:
+    known = metric_of(cells)
+    metric = known.metric if known else "score"
+    unit = in_unit(metric, Estimate(0))[1]
+    best = leaders(scores(cells), higher_is_better=known.higher_is_better) if known else []
+    first = f"{metric_name(metric)} [%]" if unit == "%" else metric_name(metric)
+    columns = (first, "seeds", "rate", "steps", "params", "extra", "CPU s")
+    rows = [(row_name(cells, label), _score_row(cells, label, metric, best)) for label in cells.by_label]
+    if known and known.chance is not None:
+        shown = write_chance(metric, known.chance) + (f" ({clean(known.chance_of)})" if known.chance_of else "")
+        rows.append((CHANCE, (Cell(shown, in_unit(metric, Estimate(known.chance))[0]), *[Cell("")] * 6)))
+    title = metric_name(metric).capitalize()
+    return Table("accuracy", title, _caption(cells, known), unit, columns, tuple(rows))
+
+
+def row_name(cells: Cells, label: str) -> str:
+    """The label of a row or point, marked when it is a control."""
+    return f"{label} (control)" if label in cells.controls else label
+
+
+def _caption(cells: Cells, known: Accuracy | None) -> str:
+    if known is None:
+        return "No cell has a score."
+    seeds = seeds_of(cells)
+    spread = (
+        "One seed: the interval is that of the test estimate; another seed may differ by more."
+        if seeds == 1
+        else f"Mean of up to {seeds} seeds; in brackets the lowest and the highest seed."
+    )
+    better = "More" if known.higher_is_better else "Less"
+    return (
+        f"Score on the test split, used once. {better} is better. {spread} Rate: the learning rate, chosen for each "
+        "variant by validation. Extra: parameters of the attention itself. CPU s: training time of the process."
+    )
+
+
+def _score_row(cells: Cells, label: str, metric: str, best: Sequence[str]) -> tuple[Cell, ...]:
+    results = results_of(cells, label)
+    found = score(results)
+    if found is None:
+        statuses = dict.fromkeys(row.status for row in cells.by_label[label].values())
+        shown = ", ".join(status if status != "ok" else NO_FIGURE for status in statuses) or ABSENT
+        return (Cell(shown), *[Cell("")] * 6)
+    flagged = any(row.flags for row in cells.by_label[label].values())
+    return (
+        Cell(write_score(metric, found), in_unit(metric, found)[0], best=label in best, flagged=flagged),
+        Cell(_seed_count(cells, label, len(results))),
+        Cell(_several(f"{result.learning_rate:g}" for result in results if result.learning_rate is not None)),
+        Cell(_several(f"{result.steps:,}" for result in results if result.steps is not None)),
+        Cell(_several(f"{result.params:,}" for result in results if result.params is not None)),
+        Cell(_several(f"{result.extra_params:,}" for result in results if result.extra_params is not None)),
+        Cell(_cpu_seconds(results)),
+    )
+
+
+def _seed_count(cells: Cells, label: str, scored: int) -> str:
+    asked = len(cells.by_label[label])
+    return str(scored) if asked == scored else f"{scored} of {asked}"
+
+
+def _several(texts: Iterable[str]) -> str:
+    return " / ".join(dict.fromkeys(texts)) or NO_FIGURE
+
+
+def _cpu_seconds(results: Sequence[Accuracy]) -> str:
+    spent = [result.train_cpu_s for result in results if result.train_cpu_s is not None]
+    return number(sum(spent) / len(spent)) if spent else NO_FIGURE
+
+
+def gap_labels(cells: Cells) -> list[str]:
+    """The bins of the gaps, in the order in which the task gives them."""
+    found: dict[str, None] = {}
+    for label in cells.by_label:
+        for result in results_of(cells, label):
+            found.update(dict.fromkeys(clean(gap.label) for gap in result.by_gap))
+    return list(found)
+
+
+def gap_score(cells: Cells, label: str, bin_label: str) -> Estimate | None:
+    """Score of one bin: the mean over the seeds, weighted by the number of scored positions."""
+    bins = [gap for result in results_of(cells, label) for gap in result.by_gap if clean(gap.label) == bin_label]
+    scored: list[Gap] = [gap for gap in bins if gap.value is not None and gap.count > 0]
+    total = sum(gap.count for gap in scored)
+    if total == 0:
+        return None
+    return Estimate(sum((gap.value or 0.0) * gap.count for gap in scored) / total)
+
+
+def _by_gap(cells: Cells) -> Table | None:
+    bins = gap_labels(cells)
+    known = metric_of(cells)
+    if not bins or known is None:
+        return None
+    rows = []
+    for label in cells.by_label:
+        if results_of(cells, label):
+            found = [gap_score(cells, label, name) for name in bins]
+            rows.append((row_name(cells, label), tuple(_gap_cell(known.metric, value) for value in found)))
+    unit = in_unit(known.metric, Estimate(0))[1]
+    caption = (
+        f"{metric_name(known.metric).capitalize()} [{unit}] over the scored positions of each bin: the distance from a "
+        "query to the key it must recall, or the position in the context. A cliff shows the reach of a variant."
+    )
+    title = f"{metric_name(known.metric).capitalize()} by gap"
+    return Table("accuracy by gap", title, caption, unit, tuple(bins), tuple(rows))
+
+
+def _gap_cell(metric: str, value: Estimate | None) -> Cell:
+    return Cell(NO_FIGURE) if value is None else Cell(write_score(metric, value), in_unit(metric, value)[0])

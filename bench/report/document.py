@@ -1,0 +1,133 @@
+"""The report as data: what every output shows, in the order in which it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.report.accuracy import accuracy_section
+from bench.report.answer import Sentence, short_answer
+from bench.report.costs import cost_section
+from bench.report.groups import group_cells
+from bench.report.source import Source, clean, read_sources, status_counts
+from bench.report.tables import Section
+
+METHOD = (
+    "Each replicate is a fresh process that builds the module and its inputs from seeded generators, warms up, and "
+    "times calls with nothing but the variant's own work inside the clock. Rounds measure every cell once, in random "
+    "order.",
+    "A time is the median over replicates of the median over samples; its 95 % interval comes from the replicates. "
+    "One replicate has no interval. Figures whose intervals overlap are not told apart: all of them are marked as "
+    "best.",
+    "Peak memory is the highest live total of the allocator during a call less what was live before it, in a pass of "
+    "its own. MiB are 2^20 bytes. A device without such a counter has no figure and says why.",
+    "A cell without a figure shows its status and is left out of every mean; nothing is filled in.",
+)
+STATUSES = {
+    "ok": "measured",
+    "unsupported": "the variant says it cannot do this",
+    "oom": "it needs more memory than there is or was allowed",
+    "timeout": "it ran longer than was allowed",
+    "diverged": "training gave values that are not finite",
+    "incorrect": "the conformance gate failed, so it has no time",
+    "fallback": "another kernel ran than the one asked for",
+    "crashed": "the process died",
+    "error": "an exception was raised",
+    "skipped": "it was not started",
+}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the figures of one run come from: how many cells, what was left out, on what and by which command."""
+
+    run: str
+    command: str | None
+    counts: dict[str, int]
+    notes: list[str]
+    facts: list[tuple[str, str]]
+    environment: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report. `several` says that run names are part of the headings."""
+
+    title: str
+    answer: list[Sentence]
+    sections: list[Section]
+    provenance: list[Provenance]
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one run is shown."""
+        return len(self.provenance) > 1
+
+    def heading(self, section: Section) -> str:
+        """The heading of a section, with its run where there are several."""
+        group = section.cells.group
+        return f"{group.run}: {group.title}" if self.several else group.title
+
+
+def read_document(folders: Path | str | Iterable[Path | str]) -> Document:
+    """Read one or more run folders into a report; UserError when one has no rows file."""
+    sources = read_sources(folders)
+    groups = group_cells(sources)
+    sections = [accuracy_section(cells) if cells.group.is_task else cost_section(cells) for cells in groups]
+    title = "Attention benchmark: " + ", ".join(source.run for source in sources)
+    return Document(title, short_answer(groups), sections, [_provenance(source) for source in sources])
+
+
+def counts_line(counts: dict[str, int]) -> str:
+    """`36 cells: 30 ok, 4 skipped, 2 oom`."""
+    total = sum(counts.values())
+    parts = ", ".join(f"{n} {status}" for status, n in counts.items())
+    return f"{total} {'cell' if total == 1 else 'cells'}{': ' if parts else ''}{parts}"
+
+
+def _provenance(source: Source) -> Provenance:
+    command = source.info.get("command")
+    return Provenance(
+        run=source.run,
+        command=clean(command) if command else None,
+        counts=status_counts(source.rows),
+        notes=source.notes,
+        facts=_facts(source),
+        environment=_flat(source.part("environment")),
+    )
+
+
+def _facts(source: Source) -> list[tuple[str, str]]:
+    facts: list[tuple[str, object]] = [("started", source.info.get("started_at"))]
+    times = [row.time for row in source.rows if row.status == "ok" and row.time]
+    facts.append(("replicates a cell", _span([time.replicates for time in times])))
+    stops = Counter(time.stop for time in times if time.stop)
+    facts.append(("cells stopped because", ", ".join(f"{why} ({n})" for why, n in sorted(stops.items())) or None))
+    facts.append(("threads", _span([row.threads for row in source.rows if row.threads is not None])))
+    facts.append(("seeds", ", ".join(map(str, sorted({row.seed for row in source.rows}))) or None))
+    facts.append(("seed of the order", source.info.get("order_seed")))
+    return [(name, clean(value)) for name, value in facts if value is not None]
+
+
+def _span(values: Sequence[int]) -> str | None:
+    if not values:
+        return None
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def _flat(facts: dict[str, object]) -> list[tuple[str, str]]:
+    """Names and values of a dict, nested dicts on one line, bytes also in GiB, what is not known left out."""
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{inner} {found}" for inner, found in value.items() if found is not None)
+        elif name.endswith("_bytes") and isinstance(value, int):
+            name, text = name.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
+        else:
+            text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
+        if value is not None and text:
+            lines.append((clean(name), clean(text)))
+    return lines

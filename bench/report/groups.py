@@ -1,0 +1,220 @@
+"""Which cells may stand in one table: all that agree in everything but the variant, its knobs and the length.
+
+Causal never meets bidirectional, a device never another, a run never another run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from bench.report.source import Source, clean
+from bench.results import Row
+
+PASSES = ("forward", "train", "decode")
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the cells of one table share. `length` and `task` are set for tasks, `pass_` and `seed` for the others."""
+
+    run: str
+    workload: str
+    preset: str | None
+    device: str
+    dtype: str
+    causal: bool
+    pass_: str | None
+    length: int | None
+    key_len: int | None
+    batch: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    value_dim: int | None
+    threads: int | None
+    compile: bool
+    seed: int | None
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the cells train and score a model."""
+        return self.workload.startswith("task:")
+
+    @property
+    def name(self) -> str:
+        """The workload in words: `block`, `mqar (tiny)`."""
+        return self.workload.removeprefix("task:") + (f" ({self.preset})" if self.preset else "")
+
+    @property
+    def direction(self) -> str:
+        """`causal` or `bidirectional`."""
+        return "causal" if self.causal else "bidirectional"
+
+    @property
+    def title(self) -> str:
+        """The heading: `block, forward, cpu, float32, causal`."""
+        return ", ".join(part for part in (self.name, self.pass_, self.device, self.dtype, self.direction) if part)
+
+    @property
+    def shape(self) -> str:
+        """The rest of what the cells share, in words: `batch 1, 8 heads of 64, 2 threads, seed 0`."""
+        parts = []
+        if self.length is not None:
+            parts.append(f"length {self.length}")
+        if self.key_len is not None:
+            parts.append(f"key length {self.key_len}")
+        if self.batch is not None:
+            parts.append(f"batch {self.batch}")
+        if self.heads is not None:
+            width = f" of {self.head_dim}" if self.head_dim is not None else ""
+            parts.append(_count(self.heads, "head") + width)
+        if self.kv_heads is not None:
+            parts.append(_count(self.kv_heads, "key-value head"))
+        if self.value_dim is not None:
+            parts.append(f"values of {self.value_dim}")
+        if self.threads is not None:
+            parts.append(_count(self.threads, "thread"))
+        if self.compile:
+            parts.append("compiled")
+        if self.seed is not None:
+            parts.append(f"seed {self.seed}")
+        return ", ".join(parts)
+
+    def order(self) -> tuple[object, ...]:
+        """Sort key within a run: costs before tasks, forward before train, null before any value."""
+        place = PASSES.index(self.pass_) if self.pass_ in PASSES else len(PASSES)
+        values = [getattr(self, field.name) for field in fields(self) if field.name not in {"run", "pass_"}]
+        return (self.is_task, self.workload, self.device, place, *((value is not None, value or 0) for value in values))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one group by series label and column (a length, or a seed for tasks).
+
+    controls: labels that are shown but never ranked. notes: knobs of the variants, and what was left out.
+    """
+
+    group: Group
+    slug: str
+    by_label: dict[str, dict[int | None, Row]]
+    controls: frozenset[str]
+    notes: list[str]
+
+    @property
+    def columns(self) -> list[int | None]:
+        """Lengths (seeds for tasks) in numeric order; a cell without one comes last."""
+        found = {column for cells in self.by_label.values() for column in cells}
+        return sorted(found, key=lambda column: (column is None, column or 0))
+
+    @property
+    def ranked(self) -> list[str]:
+        """Labels of the variants under comparison, without the controls."""
+        return [label for label in self.by_label if label not in self.controls]
+
+
+def group_cells(sources: Sequence[Source]) -> list[Cells]:
+    """Split the rows of all runs into groups: runs in the order given, groups and labels sorted, controls last."""
+    slugs: set[str] = set()
+    result = []
+    for source in sources:
+        found: dict[Group, list[Row]] = defaultdict(list)
+        for row in source.rows:
+            found[_group(source.run, row)].append(row)
+        for group in sorted(found, key=Group.order):
+            slug = _slug(group, slugs, several=len(sources) > 1)
+            result.append(_cells(group, slug, found[group], source.controls))
+    return result
+
+
+def length_of(row: Row) -> int | None:
+    """The length a cell stands for: the context of a decode step, the query length of anything else."""
+    return row.key_len if row.pass_ == "decode" and row.key_len is not None else row.seq_len
+
+
+def _cells(group: Group, slug: str, rows: Sequence[Row], controls: frozenset[str]) -> Cells:
+    swept = _swept_knobs(rows)
+    by_label: dict[str, dict[int | None, Row]] = defaultdict(dict)
+    superseded: Counter[str] = Counter()
+    for row in rows:
+        label = _label(row, swept)
+        column = row.seed if group.is_task else length_of(row)
+        known = by_label[label].get(column)
+        if known is not None:
+            superseded[f"{label} at {'seed ' if group.is_task else ''}{column}"] += 1
+        if known is None or (row.started_at or "") >= (known.started_at or ""):
+            by_label[label][column] = row
+    notes = _knob_notes(rows)
+    notes += [
+        f"{cell}: {_count(n, 'older row')} of another source or machine, left out" for cell, n in superseded.items()
+    ]
+    control = frozenset(
+        label for label, cells in by_label.items() if all(row.variant in controls for row in cells.values())
+    )
+    ordered = sorted(by_label, key=lambda label: (label in control, label))
+    return Cells(group, slug, {label: by_label[label] for label in ordered}, control, notes)
+
+
+def _label(row: Row, swept: dict[str, set[str]]) -> str:
+    """The variant's name, with the knobs that take more than one value in the group: `local window=64`."""
+    knobs = sorted(name for name in row.knobs if name in swept[row.variant])
+    return clean(" ".join([row.variant, *(f"{name}={row.knobs[name]}" for name in knobs)]))
+
+
+def _swept_knobs(rows: Iterable[Row]) -> dict[str, set[str]]:
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        for name, value in row.knobs.items():
+            values[row.variant][name].add(repr(value))
+    return defaultdict(set, {v: {name for name, seen in knobs.items() if len(seen) > 1} for v, knobs in values.items()})
+
+
+def _knob_notes(rows: Iterable[Row]) -> list[str]:
+    fixed = {}
+    swept = _swept_knobs(rows)
+    for row in rows:
+        knobs = [f"{k}={v}" for k, v in sorted(row.knobs.items()) if v is not None and k not in swept[row.variant]]
+        if knobs:
+            fixed[clean(row.variant)] = clean(" ".join(knobs))
+    return [f"Knobs: {'; '.join(f'{variant} {fixed[variant]}' for variant in sorted(fixed))}."] if fixed else []
+
+
+def _group(run: str, row: Row) -> Group:
+    task = row.workload.startswith("task:")
+    crossed = row.pass_ != "decode" and row.key_len not in (None, row.seq_len)
+    return Group(
+        run=run,
+        workload=clean(row.workload),
+        preset=clean(row.preset) if row.preset else None,
+        device=clean(row.device),
+        dtype=clean(row.dtype),
+        causal=row.causal,
+        pass_=None if task or row.pass_ is None else clean(row.pass_),
+        length=row.seq_len if task else None,
+        key_len=row.key_len if crossed else None,
+        batch=row.batch,
+        heads=row.heads,
+        kv_heads=row.kv_heads if row.kv_heads != row.heads else None,
+        head_dim=row.head_dim,
+        value_dim=row.value_dim if row.value_dim != row.head_dim else None,
+        threads=row.threads,
+        compile=row.compile,
+        seed=None if task else row.seed,
+    )
+
+
+def _slug(group: Group, taken: set[str], *, several: bool) -> str:
+    text = f"{group.run} {group.title}" if several else group.title
+    stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80] or "group"
+    slug, count = stem, 1
+    while slug in taken:
+        count += 1
+        slug = f"{stem}-{count}"
+    taken.add(slug)
+    return slug
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,251 @@
+"""The row: the stored result of one cell, schema 1, one strict-JSON object a line in `rows.jsonl`.
+
+Sizes are bytes, times seconds. What does not apply or could not be had is null, never 0 and never NaN. A row is
+appended and flushed when its cell is done; the newest row of a key wins, older ones are history.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+ROWS = "rows.jsonl"
+Status = Literal[
+    "ok", "unsupported", "oom", "timeout", "diverged", "incorrect", "fallback", "crashed", "error", "skipped"
+]
+FAILED: frozenset[str] = frozenset({"timeout", "diverged", "incorrect", "fallback", "crashed", "error"})
+
+
+class Record(BaseModel):
+    """Base of the row's parts: strict about names, so that a field nobody knows is refused."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="null")
+
+
+class Time(Record):
+    """Time of one call in seconds: median over replicates of the median over samples, 95 % interval from replicates."""
+
+    median_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    first_call_s: float | None = None
+    overhead_s: float | None = None
+    replicates: int = 0
+    stop: str | None = None
+    samples_s: list[list[float]] = Field(default_factory=list)
+
+
+class Memory(Record):
+    """Bytes. `peak` is the highest live total of the call minus the live total before it."""
+
+    inputs_bytes: int | None = None
+    params_bytes: int | None = None
+    output_bytes: int | None = None
+    saved_bytes: int | None = None
+    peak_bytes: int | None = None
+    process_peak_bytes: int | None = None
+    reasons: dict[str, str] = Field(default_factory=dict)
+
+
+class Ceiling(Record):
+    """Limits measured on the same device in the same run, and the share of the nearer one that was reached."""
+
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    share: float | None = None
+
+
+class Gap(Record):
+    """Accuracy over the scored positions of one bin of distances (or of context positions)."""
+
+    label: str
+    value: float | None = None
+    count: int = 0
+
+
+class Accuracy(Record):
+    """Score of a trained model on the test split, used once; `chance` is what no learning gives.
+
+    metric: `accuracy` (higher is better) or `bits_per_byte` (lower is better). low, high: 95 % interval of the test
+    estimate. trials: one entry per learning rate tried, with its validation score.
+    """
+
+    metric: str
+    higher_is_better: bool
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+    chance_of: str | None = None
+    validation: float | None = None
+    learning_rate: float | None = None
+    trials: list[dict[str, Any]] = Field(default_factory=list)
+    steps: int | None = None
+    best_step: int | None = None
+    tokens: int | None = None
+    train_cpu_s: float | None = None
+    params: int | None = None
+    extra_params: int | None = None
+    model: dict[str, Any] = Field(default_factory=dict)
+    by_gap: list[Gap] = Field(default_factory=list)
+    curve: list[dict[str, float | None]] = Field(default_factory=list)
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Row(Record):
+    """One cell's result. Field order is the order in the file."""
+
+    schema_: int = Field(default=SCHEMA, alias="schema")
+    key: str
+    run: str
+    variant: str
+    knobs: dict[str, Any] = Field(default_factory=dict)
+    workload: str
+    pass_: str | None = Field(default=None, alias="pass")
+    task: str | None = None
+    preset: str | None = None
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    seq_len: int | None = None
+    key_len: int | None = None
+    causal: bool
+    dtype: str
+    device: str
+    threads: int | None = None
+    compile: bool = False
+    seed: int
+    status: Status
+    reason: str | None = None
+    flags: list[str] = Field(default_factory=list)
+    time: Time | None = None
+    tokens_per_s: float | None = None
+    flops: int | None = None
+    ceiling: Ceiling | None = None
+    memory: Memory | None = None
+    accuracy: Accuracy | None = None
+    error: dict[str, float | None] | None = None
+    kernels: list[str] = Field(default_factory=list)
+    environment: dict[str, Any] = Field(default_factory=dict)
+    source_hash: str | None = None
+    started_at: str | None = None
+    wall_s: float | None = None
+
+    def to_line(self) -> str:
+        """The row as one line of strict JSON."""
+        return strict_json(self.model_dump(mode="json", by_alias=True)) + "\n"
+
+
+def strict_json(value: Any, **options: Any) -> str:
+    """JSON text without NaN or Infinity: what is not finite becomes null."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and flush it to the disk; a line cut short by an earlier kill is ended first."""
+    with path.open("ab+") as file:
+        if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            file.write(b"\n")
+        file.write(line.encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """(line number, object) of a JSON-lines file; None for a line that is not a JSON object (cut short by a kill)."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            if not raw.strip():
+                continue
+            try:
+                value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+            except ValueError:
+                value = None
+            yield number, value if isinstance(value, dict) else None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_row(value: dict[str, Any]) -> Row:
+    """A Row from its JSON object; raises ValueError naming what is wrong (a newer schema, an unknown field)."""
+    schema = value.get("schema")
+    if schema != SCHEMA:
+        raise ValueError(f"schema {schema!r} is not {SCHEMA}")
+    try:
+        return Row.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def read_run(folder: Path) -> tuple[list[Row], list[str]]:
+    """The rows of a run, one a key (the newest wins, in the order first seen), and notes on what was left out."""
+    path = folder / ROWS
+    if not path.is_file():
+        raise UserError(
+            f"no results in '{folder}': it has no {ROWS} (make one with: python -m bench run --out {folder})"
+        )
+    rows: dict[str, Row] = {}
+    notes = []
+    for number, value in read_lines(path):
+        if value is None:
+            notes.append(f"{path.name} line {number}: not a whole JSON object, left out")
+            continue
+        try:
+            row = parse_row(value)
+        except ValueError as error:
+            notes.append(f"{path.name} line {number}: {error}, left out")
+            continue
+        rows[row.key] = row
+    return list(rows.values()), notes
+
+
+def read_results(folders: Iterable[Path | str]) -> pd.DataFrame:
+    """Tidy DataFrame of one or more runs: one line a cell, nested fields flattened with dots (`time.median_s`)."""
+    import pandas as pd
+
+    rows = [row for folder in folders for row in read_run(Path(folder))[0]]
+    return pd.DataFrame([flatten(row) for row in rows])
+
+
+def flatten(row: Row) -> dict[str, Any]:
+    """One row as a flat dict: nested records become dotted names; lists and free dicts stay as they are."""
+    flat: dict[str, Any] = {}
+    for name, field in type(row).model_fields.items():
+        label, value = field.alias or name, getattr(row, name)
+        nested = NESTED.get(name)
+        if nested is None:
+            flat[label] = value
+            continue
+        for inner in nested.model_fields:
+            flat[f"{label}.{inner}"] = None if value is None else getattr(value, inner)
+    return flat
+
+
+NESTED: dict[str, type[Record]] = {"time": Time, "memory": Memory, "ceiling": Ceiling, "accuracy": Accuracy}

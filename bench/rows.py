@@ -1,0 +1,74 @@
+"""Replies of workers -> the row of a cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bench.results import Accuracy, Memory, Row, Time
+from bench.stats import interval
+from bench.sweep import Cell
+
+ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "cuda", "git")
+
+
+def cell_data(cell: Cell) -> dict[str, Any]:
+    """A cell as the plain data a worker takes, its source included."""
+    return {**cell.model_dump(mode="json", by_alias=True), "source": cell.source}
+
+
+def median_of(samples: Sequence[float]) -> float:
+    """The figure of one replicate: the median of its samples."""
+    return statistics.median(samples)
+
+
+def _base(cell: Cell, run: str, environment: dict[str, Any]) -> dict[str, Any]:
+    axes = cell.model_dump(mode="json", by_alias=True, exclude={"environment", "file", "file_hash"})
+    return {"key": cell.key, "run": run, **axes, "environment": {name: environment.get(name) for name in ENVIRONMENT}}
+
+
+def without_figures(cell: Cell, run: str, status: str, reason: str, environment: dict[str, Any]) -> Row:
+    """The row of a cell that could not be measured."""
+    return Row.model_validate({**_base(cell, run, environment), "status": status, "reason": reason})
+
+
+def measured(cell: Cell, run: str, replies: Sequence[dict[str, Any]], stop: str, environment: dict[str, Any]) -> Row:
+    """The row of a timed cell from its replicates: median of medians with a 95 % interval, raw samples kept."""
+    medians = [median_of(reply["samples_s"]) for reply in replies]
+    median = statistics.median(medians)
+    low, high = interval(medians)
+    first = replies[0]
+    flags = sorted({flag for reply in replies for flag in reply["flags"]})
+    return Row.model_validate({
+        **_base(cell, run, environment),
+        "status": "ok",
+        "flags": flags,
+        "time": Time(
+            median_s=median, low_s=low, high_s=high, replicates=len(replies), stop=stop,
+            first_call_s=statistics.median(reply["first_call_s"] for reply in replies),
+            overhead_s=statistics.median(reply["overhead_s"] for reply in replies),
+            samples_s=[reply["samples_s"] for reply in replies],
+        ),
+        "tokens_per_s": first["tokens"] / median,
+        "flops": first["flops"],
+        "memory": Memory.model_validate(first["memory"]),
+        "kernels": first["kernels"],
+        "started_at": first["started_at"],
+        "wall_s": sum(reply["wall_s"] for reply in replies),
+    })  # fmt: skip
+
+
+def trained(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, Any]) -> Row:
+    """The row of a trained cell: its accuracy, or the status it ended with."""
+    if reply["status"] != "ok":
+        row = without_figures(cell, run, reply["status"], reply["reason"], environment)
+        return row.model_copy(update={"wall_s": reply.get("wall_s")})
+    accuracy = Accuracy.model_validate(reply["accuracy"])
+    return Row.model_validate({
+        **_base(cell, run, environment),
+        "status": "ok",
+        "accuracy": accuracy,
+        "started_at": reply.get("started_at"),
+        "wall_s": reply["wall_s"],
+    })  # fmt: skip

@@ -1,0 +1,135 @@
+"""Accuracy tasks, one file each: a module here that does not start with _ and holds its task as `TASK`.
+
+B sequences of a batch, N positions. Nothing here imports torch, and numpy only when data is made, so that tasks are
+listed at once. Every draw has a stream of its own for (seed, task, split, step): the same in any process and number
+of processes, and none moves another.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from bench.errors import unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+IGNORE = -100
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Metric = Literal["accuracy", "bits_per_byte"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """All that fixes a training on a task but the variant, the direction and the seed: the same for every variant.
+
+    batch, validation_size, test_size: sequences. steps: the budget of one trial; there is one trial a learning rate.
+    eval_every: steps between two validations. target: validation score that ends a trial early. The rest is the
+    model's, as in `bench.model`.
+    """
+
+    summary: str
+    seq_len: int
+    vocab: int
+    d_model: int
+    layers: int
+    heads: int
+    ffn: Literal["relu", "gelu", "swiglu", "none"]
+    ffn_ratio: float = 4.0
+    norm: Literal["pre", "post"] = "pre"
+    positions: Literal["none", "sinusoidal", "learned", "rotary"]
+    conv: int = 0
+    dropout: float = 0.0
+    batch: int
+    steps: int
+    learning_rates: tuple[float, ...]
+    eval_every: int
+    validation_size: int
+    test_size: int
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """tokens, labels (IGNORE where nothing is asked) and bins (index of the scored position's bin), all (B, N).
+
+    mask (B, N) is True for real tokens, None when there is no padding; it is never told from an id: each is a symbol.
+    """
+
+    tokens: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    bins: NDArray[np.int64]
+    mask: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The score that needs no model, and what it comes from."""
+
+    score: float
+    origin: str
+
+
+class Data(Protocol):
+    """A task opened for one preset and seed."""
+
+    @property
+    def bins(self) -> Sequence[str]:
+        """Labels of the groups of scored positions."""
+
+    @property
+    def baseline(self) -> Baseline:
+        """What no learning gives, on the test split."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was read, for the row."""
+
+    def train(self, step: int) -> Batch:
+        """The training batch of a step."""
+
+    def held_out(self, split: Split) -> Iterator[Batch]:
+        """The whole validation or test split, in batches, the same each time."""
+
+
+class Task(Protocol):
+    """What is learned and how it is scored. presets: the first is the default."""
+
+    name: str
+    summary: str
+    metric: Metric
+    presets: Mapping[str, Preset]
+
+    def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
+        """The data of one run; `text` replaces the text of a task that reads one. UserError when it cannot be had."""
+
+
+def names() -> list[str]:
+    """The names of all tasks, from their files."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+
+
+def find(name: str) -> Task:
+    """The task of that name; UserError with the nearest names when there is none."""
+    if name not in names():
+        raise unknown("task", name, names())
+    return cast(Task, importlib.import_module(f"bench.tasks.{name}").TASK)
+
+
+def stream(seed: int, purpose: str, split: Split, step: int) -> np.random.Generator:
+    """The generator of one draw; streams of different arguments are independent."""
+    import numpy as np
+
+    return np.random.default_rng([seed, int.from_bytes(purpose.encode(), "big"), SPLITS.index(split), step])
+
+
+def batched(size: int, batch: int) -> Iterator[int]:
+    """Sizes of the batches that `size` sequences make."""
+    for start in range(0, size, batch):
+        yield min(batch, size - start)

@@ -1,0 +1,131 @@
+"""Multi-query associative recall (Arora, Eyuboglu et al. 2023, Zoology, arXiv 2312.04927).
+
+Token 0 is filler, keys are 1..V/2-1, values V/2..V-1. A sequence starts with `pairs` distinct keys, each followed by
+its value, all values distinct. The rest are slots of two tokens; each key is asked once, as the first token of a slot
+drawn uniformly, and the label at that position is the key's value. The answer is never written beside the question, so
+the causal and the bidirectional task are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
+
+BINS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarPreset(Preset):
+    """pairs: keys to recall per sequence. Raises ValueError for sizes that hold no such sequence."""
+
+    pairs: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.pairs <= self.seq_len // 4:
+            raise ValueError(f"pairs must be 1 to {self.seq_len // 4} (seq_len / 4), got {self.pairs}")
+        if self.vocab % 2 or self.vocab // 2 <= self.pairs:
+            raise ValueError(f"vocab must be even and above {2 * self.pairs} (2 pairs), got {self.vocab}")
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The data of one preset and seed: made when asked for, nothing is read."""
+
+    preset: MqarPreset
+    seed: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """Distances in one bin."""
+        return max(1, self.preset.seq_len // BINS)
+
+    @property
+    def bins(self) -> list[str]:
+        """Labels of the bins of distances between a key's question and the key."""
+        longest = self.preset.seq_len - 1
+        return [f"{low}-{min(low + self.width - 1, longest)}" for low in range(1, longest + 1, self.width)]
+
+    @property
+    def baseline(self) -> Baseline:
+        """Answering one of the values in the sequence, whichever."""
+        return Baseline(1 / self.preset.pairs, "any of the values in the sequence")
+
+    def train(self, step: int) -> Batch:
+        """The training batch of a step."""
+        return self._sample("train", step, self.preset.batch)
+
+    def held_out(self, split: Split) -> Iterator[Batch]:
+        """The validation or test split in batches."""
+        size = self.preset.validation_size if split == "validation" else self.preset.test_size
+        for step, count in enumerate(batched(size, self.preset.batch)):
+            yield self._sample(split, step, count)
+
+    def _sample(self, split: Split, step: int, count: int) -> Batch:
+        import numpy as np
+
+        length, pairs, half = self.preset.seq_len, self.preset.pairs, self.preset.vocab // 2
+        rng = stream(self.seed, "mqar", split, step)
+
+        def distinct(choices: int) -> Any:  # `pairs` different integers below `choices` for each sequence
+            return rng.random((count, choices)).argsort(axis=1)[:, :pairs]
+
+        keys_BP = 1 + distinct(half - 1)
+        values_BP = half + distinct(half)
+        asked_BP = 2 * pairs + 2 * distinct((length - 2 * pairs) // 2)
+        bound_P = 2 * np.arange(pairs)
+        tokens_BN = np.zeros((count, length), np.int64)
+        tokens_BN[:, bound_P], tokens_BN[:, bound_P + 1] = keys_BP, values_BP
+        np.put_along_axis(tokens_BN, asked_BP, keys_BP, axis=1)
+        labels_BN = np.full((count, length), IGNORE, np.int64)
+        np.put_along_axis(labels_BN, asked_BP, values_BP, axis=1)
+        bins_BN = np.zeros((count, length), np.int64)
+        np.put_along_axis(bins_BN, asked_BP, (asked_BP - bound_P - 1) // self.width, axis=1)
+        return Batch(tokens_BN, labels_BN, bins_BN)
+
+
+TINY = MqarPreset(
+    summary="64 tokens, 16 pairs, 2 layers of width 16 without feed-forward",
+    seq_len=64, vocab=256, pairs=16,
+    d_model=16, layers=2, heads=1, ffn="none", positions="learned", conv=3,
+    batch=64, steps=600, learning_rates=(1e-2, 3e-2),
+    eval_every=50, validation_size=256, test_size=1024, target=0.99,
+)  # fmt: skip
+
+# Fewer symbols and more width: also a variant that can answer only some questions learns those within the budget.
+QUICK = replace(
+    TINY, summary="tiny with 72 symbols and width 32: learned sooner, also within a window",
+    vocab=72, d_model=32, learning_rates=(5e-3, 1e-2),
+)  # fmt: skip
+PRESETS: dict[str, Preset] = {
+    "quick": QUICK,
+    "tiny": TINY,
+    "standard": replace(
+        QUICK, summary="quick with more steps and learning rates", steps=1500, learning_rates=(3e-3, 1e-2, 3e-2)
+    ),
+    "small": replace(
+        TINY, summary="128 tokens, 16 pairs, 2 layers of width 64 without feed-forward",
+        seq_len=128, vocab=512, d_model=64, steps=1500, learning_rates=(1e-3, 3e-3, 1e-2),
+    ),
+}  # fmt: skip
+
+
+class Mqar:
+    """Recall of many pairs: shows capacity (flat but low) and reach (a cliff at the receptive field)."""
+
+    name = "mqar"
+    summary = "multi-query associative recall: accuracy over the keys asked, by distance"
+    metric: Metric = "accuracy"
+    presets: Mapping[str, Preset] = PRESETS
+
+    def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
+        """The data of one run; there is no text in it."""
+        assert isinstance(preset, MqarPreset)
+        return Recall(preset, seed)
+
+
+TASK = Mqar()

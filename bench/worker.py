@@ -1,0 +1,230 @@
+"""One request -> one reply, inside a fresh process: the only place that catches broadly.
+
+A request names a function below and carries plain data; the reply is plain data, whatever went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench import machine, registry
+from bench.results import strict_json
+from bench.sweep import Cell
+from bench.variant import Unsupported
+
+
+def serve(connection: Connection, log: str, request: dict[str, Any]) -> None:
+    """Entry point of a worker process: isolate it, answer one request, send the reply as JSON."""
+    _isolate(log, request.get("memory_limit"), request.get("processor"))
+    start = time.perf_counter()
+    reply = answer(request)
+    reply["wall_s"] = time.perf_counter() - start
+    connection.send_bytes(strict_json(reply).encode())
+    connection.close()
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request: {"status": "ok", ...} or a status with its reason."""
+    try:
+        return {"status": "ok", **FUNCTIONS[request["function"]](request)}
+    except BaseException as error:  # a plugin may raise anything: its cell is lost, the run goes on
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    text = " ".join(str(error).split())
+    if isinstance(error, Unsupported):
+        return {"status": "unsupported", "reason": text}
+    if _out_of_memory(error):
+        return {"status": "oom", "reason": text or "out of memory"}
+    name = type(error).__name__
+    status = "diverged" if name == "Diverged" else "error"
+    reason = text if status == "diverged" else f"{name}: {text}" if text else name
+    return {"status": status, "reason": reason[:500], "traceback": traceback.format_exc()}
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    names = {cls.__name__ for cls in type(error).__mro__}
+    text = str(error)
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+    )
+
+
+def _isolate(log: str, memory_limit: int | None, processor: int | None) -> None:
+    """Own session (no terminal signals), output into a file, an end with the parent, limits.
+
+    memory_limit: bytes above what the process starts with. processor: the one it may use.
+    """
+    if hasattr(os, "setsid"):
+        os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    if memory_limit is not None and sys.platform == "linux":
+        import resource
+
+        total = machine.process_bytes("VmData") + memory_limit
+        resource.setrlimit(resource.RLIMIT_DATA, (total, total))
+    if processor is not None and hasattr(os, "sched_setaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[processor % len(allowed)]})
+
+
+def _end_with_parent() -> None:
+    """Blocks until the process that started this one is gone, then ends this one and all it started."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    parent.join()
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+def _describe_machine(request: dict[str, Any]) -> dict[str, Any]:
+    return {"devices": machine.devices(), "environment": machine.fingerprint()}
+
+
+def _import_plugins(request: dict[str, Any]) -> dict[str, Any]:
+    """Why each of the given sources cannot be imported, None where it can."""
+    broken: dict[str, str | None] = {}
+    for source in request["sources"]:
+        try:
+            registry.load(source)
+            broken[source["name"]] = None
+        except BaseException as error:  # the import runs foreign code
+            broken[source["name"]] = _failure(error)["reason"]
+    return {"broken": broken}
+
+
+def _gate(request: dict[str, Any]) -> dict[str, Any]:
+    from bench.conformance import gate
+
+    cell = Cell.model_validate(request["cell"])
+    machine.set_process_state(cell.threads, cell.seed)
+    findings = gate(registry.load(cell.source), cell.knobs, device=cell.device, dtype=cell.dtype, causal=cell.causal)
+    failed = [f"{finding.check}: {finding.detail}" for finding in findings if finding.status == "fail"]
+    return {"failed": failed}
+
+
+def _check(request: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from bench.conformance import run_checks
+
+    machine.set_process_state(machine.default_threads(), 0)
+    findings = run_checks(
+        registry.load(request["source"]), request["knobs"], device=request["device"], dtype=request["dtype"]
+    )
+    return {"findings": [asdict(finding) for finding in findings]}
+
+
+def _predict(request: dict[str, Any]) -> dict[str, Any]:
+    from bench import plan
+
+    return plan.predict(Cell.model_validate(request["cell"]))
+
+
+def _costs(request: dict[str, Any]) -> dict[str, Any]:
+    """For each of the given cells its FLOPs, or why it cannot run."""
+    from bench import plan
+
+    costs = []
+    for data in request["cells"]:
+        try:
+            costs.append({"status": "ok", "flops": plan.flops(Cell.model_validate(data))})
+        except BaseException as error:  # building it runs the variant's code
+            costs.append(_failure(error))
+    return {"costs": costs}
+
+
+def _measure(request: dict[str, Any]) -> dict[str, Any]:
+    """One replicate: sampled times, and with `decompose` the operators that ran and the memory."""
+    from bench.measure import kernels, memory, workload
+    from bench.measure import time as timing
+
+    cell = Cell.model_validate(request["cell"])
+    machine.set_process_state(cell.threads, cell.seed)
+    built = workload.build(cell, registry.load(cell.source), cell.device)
+    reply: dict[str, Any] = {"flops": built.flops, "tokens": built.tokens}
+    if request["decompose"]:
+        profile = kernels.profile_call(built.call, cell.device)
+        reply["kernels"] = profile.operators
+        absent = kernels.missing(profile.operators, built.runs)
+        if absent:
+            return {**reply, "status": "fallback", "reason": f"{', '.join(absent)} did not run"}
+        reply["memory"] = memory.measure_memory(
+            built.call, built.forward, inputs=built.inputs, params=built.params,
+            train=cell.pass_ == "train", device=cell.device, profile=profile,
+        ).model_dump()  # fmt: skip
+    found = timing.measure(built.call, lambda: machine.synchronize(cell.device), budget_s=request["budget_s"])
+    return {
+        **reply,
+        "samples_s": found.samples_s,
+        "first_call_s": found.first_call_s,
+        "overhead_s": found.overhead_s,
+        "calls": found.calls,
+        "flags": found.flags,
+    }
+
+
+def _train(request: dict[str, Any]) -> dict[str, Any]:
+    from bench import tasks
+    from bench.measure.training import train
+    from bench.variant import Shape, admit
+
+    cell = Cell.model_validate(request["cell"])
+    assert cell.task is not None and cell.preset is not None
+    machine.set_process_state(cell.threads, cell.seed)
+    cls = registry.load(cell.source)
+
+    def make_attention(shape: Shape) -> Any:
+        module = cls(shape, **cell.knobs)
+        admit(module, shape, dtype=cell.dtype, device=cell.device, query_len=1, key_len=1)
+        return module
+
+    accuracy = train(
+        make_attention, tasks.find(cell.task), cell.preset,
+        causal=cell.causal, seed=cell.seed, device=cell.device, text=cell.file,
+    )  # fmt: skip
+    return {"accuracy": accuracy.model_dump()}
+
+
+FUNCTIONS = {
+    "describe machine": _describe_machine,
+    "import plugins": _import_plugins,
+    "gate": _gate,
+    "check": _check,
+    "costs": _costs,
+    "predict": _predict,
+    "measure": _measure,
+    "train": _train,
+}
+PRELOAD = [  # what a worker would import first thing, so that starting one costs a fork
+    "torch",
+    "torch._dynamo",
+    "torch.profiler",
+    "bench.worker",
+    "bench.plan",
+    "bench.conformance",
+    "bench.measure.memory",
+    "bench.measure.time",
+    "bench.measure.training",
+]
+
+
+def reply_of(message: bytes) -> dict[str, Any]:
+    """The reply in a message of `serve`."""
+    value: dict[str, Any] = json.loads(message)
+    return value

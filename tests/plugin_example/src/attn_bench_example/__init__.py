@@ -1,0 +1,1 @@
+"""A package that ships a variant of attention."""

@@ -1,0 +1,5 @@
+"""A file without a variant."""
+
+
+class Attention:
+    """Not marked."""

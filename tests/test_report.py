@@ -1,0 +1,396 @@
+"""The report: right tables, nothing mixed, nothing filled in, no claim beyond the rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import INFO, MIB, cost, html, markdown, quick_run, read_csv, score, shown, write_run
+
+from bench import report
+from bench.errors import UserError
+from bench.report.answer import short_answer
+from bench.report.digits import Estimate, number, plus_minus, rounded
+from bench.report.document import Document, read_document
+from bench.report.tables import Cell, Table, leaders
+from bench.results import FAILED, Gap, Memory, Row
+
+TEXT_ONLY = ("md", "html", "csv")
+
+
+def document(tmp_path: Path, *rows: Row, info: dict[str, Any] | None = INFO) -> Document:
+    return read_document(write_run(tmp_path / "run", rows, info))
+
+
+def table(found: Document, kind: str, section: int = 0) -> Table:
+    return next(table for table in found.sections[section].tables if table.kind == kind)
+
+
+def cell(found: Table, label: str, column: str) -> Cell:
+    return dict(found.rows)[label][found.columns.index(column)]
+
+
+def texts(found: Table, label: str) -> list[str]:
+    return [cell.text for cell in dict(found.rows)[label]]
+
+
+# Figures in words and digits
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.012345, "0.0123"), (1.2345, "1.23"), (12.345, "12.3"), (1234.5, "1,234"), (0, "0")]
+)
+def test_three_significant_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_digits_follow_the_interval() -> None:
+    assert plus_minus(Estimate(12.3456, 12.3426, 12.3476)) == "12.35 ±<0.01"
+    assert plus_minus(Estimate(12.3, 11.9, 12.6)) == "12.3 ±0.4"
+    assert plus_minus(Estimate(12.3)) == "12.3"
+    assert rounded(52_345.6) == "52,300"
+
+
+def test_leaders_are_the_best_and_all_that_overlap_it() -> None:
+    figures = {"a": Estimate(10, 9, 11), "b": Estimate(11.5, 10.9, 12), "c": Estimate(13, 12.5, 14)}
+    assert leaders(figures, higher_is_better=False) == ["a", "b"]
+    assert leaders(figures, higher_is_better=True) == ["c"]
+    assert leaders({}, higher_is_better=True) == []
+
+
+# Tables
+
+
+def test_b21_oom_shows_its_status_and_is_left_out_of_means(tmp_path: Path) -> None:
+    rows = [cost("full", n, ms=10) for n in (512, 1024)]
+    rows += [cost("x", 512, ms=5), cost("x", 1024, status="oom", reason="asked for 12.0 GiB of 8.0 GiB")]
+    found = document(tmp_path, *rows)
+    for kind in ("time", "memory", "throughput", "speedup"):
+        lost = cell(table(found, kind), "x", "1024")
+        assert lost.text == "oom"
+        assert lost.estimate is None
+    assert cell(table(found, "speedup"), "x", "mean").text == "2.00× (1 of 2, 1 failed)"
+    assert found.sections[0].reasons == ("x at 1024: oom – asked for 12.0 GiB of 8.0 GiB",)
+
+
+def test_b37_baseline_is_one_and_faster_is_more(tmp_path: Path) -> None:
+    speed_up = table(document(tmp_path, cost("full", ms=10), cost("x", ms=5)), "speedup")
+    assert cell(speed_up, "x", "512").text == "2.00×"
+    assert cell(speed_up, "full", "512").text == "1.00×"
+    assert speed_up.title == "Speed-up over full"
+
+
+def test_b39_mean_says_over_how_many_and_how_many_failed(tmp_path: Path) -> None:
+    rows = [cost("full", n, ms=10) for n in (512, 1024, 2048)]
+    rows += [cost("x", 512, ms=5), cost("x", 1024, ms=20), cost("x", 2048, status="error")]
+    mean = cell(table(document(tmp_path, *rows), "speedup"), "x", "mean")
+    assert mean.text == "1.00× (2 of 3, 1 failed)"
+    assert mean.estimate is not None
+    assert math.isclose(mean.estimate.value, 1.0)
+
+
+def test_c25_means_are_over_lengths_that_all_share(tmp_path: Path) -> None:
+    rows = [cost("full", n, ms=10) for n in (512, 1024, 2048, 4096)]
+    rows += [cost("half", n, ms=10) for n in (512, 1024)]
+    rows += [cost("x", n, ms=10 if n < 2048 else 1) for n in (512, 1024, 2048, 4096)]
+    speed_up = table(document(tmp_path, *rows), "speedup")
+    assert cell(speed_up, "x", "mean").text == "1.00× (2 of 4)"
+    assert cell(speed_up, "half", "mean").text == "1.00× (2 of 4, 2 not run)"
+    assert "share (512, 1024)" in speed_up.caption
+    assert texts(speed_up, "half")[2:4] == ["not run", "not run"]
+
+
+def test_a_ratio_needs_the_baseline_at_that_length(tmp_path: Path) -> None:
+    rows = [cost("full", 512), cost("full", 1024, status="oom"), cost("x", 512), cost("x", 1024)]
+    speed_up = table(document(tmp_path, *rows), "speedup")
+    assert cell(speed_up, "x", "1024") == Cell("–")
+    no_base = document(tmp_path, cost("x"), cost("y"))
+    assert [found.kind for found in no_base.sections[0].tables] == ["time", "memory", "throughput"]
+
+
+def test_b44_causal_is_never_beside_bidirectional(tmp_path: Path) -> None:
+    found = document(tmp_path, cost("full", causal=True, ms=5), cost("full", causal=False, ms=10))
+    assert [section.cells.group.causal for section in found.sections] == [False, True]
+    assert ["bidirectional" in found.heading(s) for s in found.sections] == [True, False]
+    for section in found.sections:
+        assert [found.kind for found in section.tables][:2] == ["time", "memory"]  # always side by side
+        assert all(len(found.rows) == 1 for found in section.tables)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device": "cuda"}, {"dtype": "bfloat16"}, {"pass_": "train"}, {"workload": "attention"}, {"batch": 2},
+        {"heads": 4}, {"kv_heads": 2}, {"head_dim": 32}, {"value_dim": 32}, {"threads": 1}, {"compile": True},
+        {"seed": 1}, {"key_len": 2048},
+    ],
+)  # fmt: skip
+def test_what_changes_figures_makes_a_table_of_its_own(tmp_path: Path, change: dict[str, Any]) -> None:
+    found = document(tmp_path, cost("full"), cost("full", **change))
+    assert len(found.sections) == 2
+    assert len({(found.heading(s), s.cells.group.shape) for s in found.sections}) == 2
+    assert len({section.cells.slug for section in found.sections}) == 2
+
+
+def test_b45_units_are_binary_and_growth_is_fitted(tmp_path: Path) -> None:
+    rows = [cost("full", 8192, peak=4.085 * 1024), cost("full", 16384, peak=16.107 * 1024)]
+    memory = table(document(tmp_path, *rows), "memory")
+    assert memory.unit == "MiB"
+    assert "2^20 bytes" in memory.caption
+    assert texts(memory, "full") == ["4,183", "16,494", "n^1.98"]
+
+
+def test_memory_is_read_back_from_bytes(tmp_path: Path) -> None:
+    row = cost("full", memory=Memory(peak_bytes=1032 * MIB))
+    assert texts(table(document(tmp_path, row), "memory"), "full") == ["1,032", ""]
+
+
+def test_no_memory_counter_gives_no_figure_and_its_reason(tmp_path: Path) -> None:
+    row = cost("full", memory=Memory(reasons={"peak_bytes": "mps has no counter"}))
+    found = document(tmp_path, row)
+    assert texts(table(found, "memory"), "full") == ["n/a", ""]
+    assert found.sections[0].reasons == ("full at 512: no peak memory – mps has no counter",)
+
+
+def test_c27_lengths_are_sorted_as_numbers(tmp_path: Path) -> None:
+    found = document(tmp_path, *(cost("full", n) for n in (1024, 128, 2048, 256, 512)))
+    assert table(found, "throughput").columns == ("128", "256", "512", "1024", "2048")
+
+
+def test_decode_stands_under_its_context_length(tmp_path: Path) -> None:
+    found = document(tmp_path, *(cost("full", 1, key_len=n, pass_="decode") for n in (1024, 512)))
+    assert table(found, "throughput").columns == ("512", "1024")
+
+
+def test_c08_partly_unsupported_grid_keeps_every_cell(tmp_path: Path) -> None:
+    rows = [cost("full", n) for n in (512, 1024)]
+    rows += [cost("none-at-all", n, status="unsupported", reason="causal only") for n in (512, 1024)]
+    rows += [cost("some", 512), cost("some", 1024, status="unsupported", reason="head_dim must be at most 32, got 64")]
+    found = document(tmp_path, *rows)
+    assert texts(table(found, "throughput"), "none-at-all") == ["unsupported", "unsupported"]
+    assert found.sections[0].reasons == (
+        "none-at-all at 512, 1024: unsupported – causal only",
+        "some at 1024: unsupported – head_dim must be at most 32, got 64",
+    )
+    assert cell(table(found, "speedup"), "some", "mean").text == "1.00× (1 of 2, 1 unsupported)"
+    assert "unsupported" in shown(tmp_path / "run")
+
+
+def test_c30_one_replicate_has_no_interval(tmp_path: Path) -> None:
+    rows = [cost("full", spread=None, replicates=1), cost("x", ms=20, spread=None, replicates=1)]
+    found = document(tmp_path, *rows)
+    assert texts(table(found, "time"), "full") == ["10.0", ""]
+    assert "full at 512 (10.0 ms, one replicate, no interval)" in "".join(found.answer[0])
+    for path in report.write(tmp_path / "run", formats=TEXT_ONLY):
+        assert not re.search(r"\b(nan|null|None)\b", path.read_text(encoding="utf-8")), path
+
+
+def test_c30_growth_is_blank_with_one_length(tmp_path: Path) -> None:
+    assert texts(table(document(tmp_path, cost("full")), "time"), "full")[-1] == ""
+
+
+def test_swept_knobs_name_the_series_and_fixed_ones_stand_below(tmp_path: Path) -> None:
+    rows = [cost("local", knobs={"window": w, "sink": 4}) for w in (64, 128)]
+    section = document(tmp_path, *rows).sections[0]
+    assert [label for label, _ in section.tables[0].rows] == ["local window=128", "local window=64"]
+    assert section.notes == ("Knobs: local sink=4.",)
+
+
+def test_an_older_row_of_the_same_cell_is_named_not_mixed(tmp_path: Path) -> None:
+    old = cost("full", ms=99, key="old", started_at="2026-01-01", source_hash="a")
+    new = cost("full", ms=10, key="new", started_at="2026-01-02", source_hash="b")
+    section = document(tmp_path, new, old).sections[0]
+    assert texts(section.tables[0], "full")[0] == "10.0 ±0.2"
+    assert section.notes == ("full at 512: 1 older row of another source or machine, left out",)
+
+
+def test_flags_are_marked_and_explained(tmp_path: Path) -> None:
+    section = document(tmp_path, cost("full", flags=["overhead-bound", "odd"]), cost("x")).sections[0]
+    assert [cells[0].flagged for _, cells in section.tables[0].rows] == [True, False]
+    assert section.notes[0].startswith("† overhead-bound (the call lasts less than 10 times an empty call")
+    assert section.notes[1] == "† odd: full at 512."
+
+
+def test_measured_error_stands_beside_the_time(tmp_path: Path) -> None:
+    found = document(tmp_path, cost("full", error={"output": 0.0}), cost("x", error={"output": 0.0123}))
+    assert texts(table(found, "error output"), "x") == ["0.0123"]
+
+
+# Accuracy
+
+
+def test_accuracy_has_interval_chance_and_control(tmp_path: Path) -> None:
+    found = document(tmp_path, score("full", 0.99, half=0.004), score("none", 0.99), score("linear", 0.33))
+    accuracy = table(found, "accuracy")
+    assert [label for label, _ in accuracy.rows] == ["full", "linear", "none (control)", "chance"]
+    assert texts(accuracy, "full") == ["99.0 [98.6, 99.4]", "1", "0.003", "600", "12,345", "0", "6.50"]
+    assert texts(accuracy, "chance")[0] == "6.25 (1/16 values)"
+    assert "One seed" in accuracy.caption
+    assert [cells[0].best for _, cells in accuracy.rows] == [True, False, False, False]  # a control is never best
+
+
+def test_seeds_give_their_mean_and_range(tmp_path: Path) -> None:
+    rows = [score("full", value, seed=seed) for seed, value in enumerate((0.90, 0.93, 0.99))]
+    rows += [
+        score("x", 0.95),
+        score("x", seed=1, status="diverged", reason="loss is not finite"),
+        score("x", 0.97, seed=2),
+    ]
+    found = document(tmp_path, *rows)
+    accuracy = table(found, "accuracy")
+    assert texts(accuracy, "full")[:2] == ["94.0 [90.0, 99.0]", "3"]
+    assert texts(accuracy, "x")[:2] == ["96.0 [95.0, 97.0]", "2 of 3"]
+    assert "lowest and the highest seed" in accuracy.caption
+    assert found.sections[0].reasons == ("x at seed 1: diverged – loss is not finite",)
+    assert "full and x" in "".join(found.answer[0]).replace("x and full", "full and x")
+
+
+def test_bits_per_byte_less_is_better(tmp_path: Path) -> None:
+    rows = [
+        score(name, value, task="text", metric="bits_per_byte", half=0.02)
+        for name, value in {"a": 2.5, "b": 2.9}.items()
+    ]
+    found = document(tmp_path, *rows)
+    accuracy = table(found, "accuracy")
+    assert texts(accuracy, "a")[0] == "2.500 [2.480, 2.520]"
+    assert [cells[0].best for _, cells in accuracy.rows[:2]] == [True, False]
+    assert "".join(found.answer[0]).startswith("Best bits per byte, text (tiny): a (2.500")
+
+
+def test_accuracy_by_gap_weights_by_count_and_keeps_the_order_of_the_bins(tmp_path: Path) -> None:
+    first, second = score("full", by_gap={"9-16": 0.5, "1-8": 1.0, "17-32": None}), score("full", seed=1)
+    assert second.accuracy is not None
+    second.accuracy.by_gap = [Gap(label="9-16", value=0.8, count=300), Gap(label="17-32", value=None, count=0)]
+    by_gap = table(document(tmp_path, first, second), "accuracy by gap")
+    assert by_gap.columns == ("9-16", "1-8", "17-32")
+    assert texts(by_gap, "full") == ["72.5", "100.0", "n/a"]
+
+
+def test_task_without_any_score_says_so(tmp_path: Path) -> None:
+    found = document(tmp_path, score("full", status="timeout", reason="longer than 60 s"))
+    assert texts(table(found, "accuracy"), "full")[0] == "timeout"
+    assert "".join(found.answer[0]) == "mqar (tiny): no variant has a score."
+
+
+# The short answer
+
+
+def answer(tmp_path: Path, *rows: Row) -> list[str]:
+    return ["".join(sentence) for sentence in document(tmp_path, *rows).answer]
+
+
+def test_answer_names_a_winner_only_where_intervals_are_apart(tmp_path: Path) -> None:
+    rows = [cost("full", 512, ms=10), cost("x", 512, ms=10.1), cost("full", 1024, ms=40), cost("x", 1024, ms=20)]
+    time, memory = answer(tmp_path, *rows)
+    assert time == (
+        "Fastest, block, forward: full and x at 512, the same within the intervals (10.0 ±0.2 ms); "
+        "x at 1024 (20.0 ±0.4 ms)."
+    )
+    assert memory == "Least memory, block, forward: full and x from 512 to 1024, the same (64.0 MiB at 1024)."
+
+
+def test_answer_with_one_variant_compares_nothing(tmp_path: Path) -> None:
+    assert answer(tmp_path, cost("full"))[0] == "Fastest, block, forward: only full was measured at 512 (10.0 ±0.2 ms)."
+
+
+def test_answer_says_which_variants_lack_lengths(tmp_path: Path) -> None:
+    time = answer(tmp_path, cost("full"), cost("full", 1024), cost("x"), cost("x", 1024, status="skipped"))[0]
+    assert time.endswith(" Not measured at every length: x.")
+
+
+def test_answer_counts_the_variants_when_many_lack_lengths(tmp_path: Path) -> None:
+    rows = [cost("full"), cost("full", 1024), *(cost(f"v{i}") for i in range(5))]
+    assert answer(tmp_path, *rows)[0].endswith(" Not measured at every length: 5 of 6 variants.")
+
+
+def test_answer_names_what_differs_between_groups(tmp_path: Path) -> None:
+    found = answer(tmp_path, cost("full"), cost("full", device="cuda"))
+    assert found[0].startswith("Fastest, block, forward, cpu: ")
+    assert found[2].startswith("Fastest, block, forward, cuda: ")
+
+
+def test_c29_answer_when_nothing_was_measured(tmp_path: Path) -> None:
+    rows = [cost("full", n, status="unsupported") for n in (512, 1024)]
+    assert answer(tmp_path, *rows) == ["block, forward: nothing was measured."]
+    text = markdown(tmp_path, *rows)
+    assert "2 cells: 2 unsupported" in text
+    assert short_answer([]) == []
+
+
+# What the report says about itself
+
+
+def test_c26_left_out_lines_and_foreign_files_are_listed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [cost("full")], INFO)
+    old = json.dumps({"schema": 0, "variant": "full"})
+    with (folder / "rows.jsonl").open("ab") as file:
+        file.write(f'{old}\n{{"cut short'.encode())
+    (folder / "other.json").write_text("{}", encoding="utf-8")
+    (folder / "replicates.jsonl").write_text("{}", encoding="utf-8")  # a file of the run, read by nobody here
+    (provenance,) = read_document(folder).provenance
+    assert provenance.counts == {"ok": 1}
+    assert provenance.notes == [
+        "rows.jsonl line 2: schema 0 is not 1, left out",
+        "rows.jsonl line 3: not a whole JSON object, left out",
+        "other.json: not a file of the run, left out",
+    ]
+    for path in report.write(folder, formats=["md", "html"]):
+        assert "schema 0 is not 1" in path.read_text(encoding="utf-8")
+    assert "schema 0 is not 1" in shown(folder, width=200)
+
+
+def test_c26_cells_in_the_report_are_the_cells_of_the_input(tmp_path: Path) -> None:
+    rows = quick_run()
+    folder = write_run(tmp_path / "run", rows, INFO)
+    found = read_document(folder)
+    assert sum(found.provenance[0].counts.values()) == len(rows)
+    in_sections = [row.key for s in found.sections for line in s.cells.by_label.values() for row in line.values()]
+    assert sorted(in_sections) == sorted(row.key for row in rows)
+
+
+def test_an_unfinished_run_says_how_many_cells_are_missing(tmp_path: Path) -> None:
+    (provenance,) = document(tmp_path, cost("full"), info={**INFO, "cells": 12}).provenance
+    assert provenance.notes == ["11 of 12 cells of the sweep have no result yet: the run was not finished"]
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b'{"environment": [], "run": null, "sweep": 3, "controls": 7}'])
+def test_run_json_may_be_missing_or_odd(tmp_path: Path, content: bytes | None) -> None:
+    folder = write_run(tmp_path / "run", [cost("full")])
+    if content is not None:
+        (folder / "run.json").write_bytes(content)
+    (provenance,) = read_document(folder).provenance
+    assert provenance.run == "run"
+    assert provenance.environment == []
+    assert any("run.json" in note for note in provenance.notes) == (content is None or not content.startswith(b'{"'))
+
+
+def test_environment_command_and_method_are_on_the_page(tmp_path: Path) -> None:
+    for text in (markdown(tmp_path, cost("full")), html(tmp_path, cost("full"))):
+        for expected in ("python -m bench run quick", "8.0 GiB", "xformers 0.0.35", "Made-up CPU", "seed of the order"):
+            assert expected in text
+        assert "95 % interval" in text
+
+
+@pytest.mark.parametrize("status", sorted(FAILED | {"oom", "skipped", "unsupported"}))
+def test_c07_every_status_is_shown_and_explained(tmp_path: Path, status: str) -> None:
+    rows = [cost("full"), cost("x", status=status, reason=f"because of {status}")]
+    for text in (markdown(tmp_path, *rows), html(tmp_path, *rows), shown(tmp_path / "run")):
+        assert f"because of {status}" in text
+        assert f"1 {status}" in text
+
+
+def test_runs_are_kept_apart(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", [cost("full", ms=10)], INFO)
+    b = write_run(tmp_path / "b", [cost("full", ms=20)], INFO)
+    found = read_document([a, b])
+    names = ["quick-made-up", "quick-made-up (2)"]
+    assert [found.heading(section).split(":")[0] for section in found.sections] == names
+    written = report.write([a, b], formats=["csv"], out=tmp_path / "both")
+    assert [path.name for path in written] == ["cells.csv", "tables.csv"]
+    assert [line["run"] for line in read_csv(written[0])] == names
+    with pytest.raises(UserError, match="--out DIR"):
+        report.write([a, b])
