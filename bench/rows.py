@@ -10,6 +10,8 @@ from bench.results import Accuracy, Memory, Row, Time
 from bench.stats import interval
 from bench.sweep import Cell
 
+STABLE = 0.05  # a median change of the samples beyond this share is a drift
+OVERHEAD_BOUND = 10  # a call shorter than this many empty calls measures the harness
 ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "cuda", "git")
 
 
@@ -39,11 +41,10 @@ def measured(cell: Cell, run: str, replies: Sequence[dict[str, Any]], stop: str,
     median = statistics.median(medians)
     low, high = interval(medians)
     first = replies[0]
-    flags = sorted({flag for reply in replies for flag in reply["flags"]})
     return Row.model_validate({
         **_base(cell, run, environment),
         "status": "ok",
-        "flags": flags,
+        "flags": flags_of(replies),
         "time": Time(
             median_s=median, low_s=low, high_s=high, replicates=len(replies), stop=stop,
             first_call_s=statistics.median(reply["first_call_s"] for reply in replies),
@@ -57,6 +58,18 @@ def measured(cell: Cell, run: str, replies: Sequence[dict[str, Any]], stop: str,
         "started_at": first["started_at"],
         "wall_s": sum(reply["wall_s"] for reply in replies),
     })  # fmt: skip
+
+
+def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
+    """What is odd about a cell: what most of its replicates show, so that one unlucky process is not a finding."""
+    flags = []
+    if abs(statistics.median(reply["trend"] for reply in replies)) > STABLE:
+        flags.append("drifting")
+    if 2 * sum(reply["stable"] for reply in replies) < len(replies):
+        flags.append("warm-up not stable")
+    if statistics.median(median_of(reply["samples_s"]) / reply["overhead_s"] for reply in replies) < OVERHEAD_BOUND:
+        flags.append("overhead-bound")
+    return flags
 
 
 def trained(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, Any]) -> Row:

@@ -16,7 +16,7 @@ from bench.results import FAILED, Row
 from bench.stats import interval, relative_width
 from bench.sweep import Cell
 
-SAMPLE_SHARE = 20  # a replicate samples for this part of its cell's budget,
+SAMPLE_SHARE = 24  # a replicate samples for this part of its cell's budget,
 SAMPLE_MAX_S = 1.0  # at most this long
 CALLS_FIRST, CALLS_MORE = 6, 2  # calls the first replicate needs at least (decomposition included), and each later one
 PREDICT_TIMEOUT_S = 20.0

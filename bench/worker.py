@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -119,8 +120,6 @@ def _gate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(request: dict[str, Any]) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from bench.conformance import run_checks
 
     machine.set_process_state(machine.default_threads(), 0)
@@ -169,14 +168,7 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
             train=cell.pass_ == "train", device=cell.device, profile=profile,
         ).model_dump()  # fmt: skip
     found = timing.measure(built.call, lambda: machine.synchronize(cell.device), budget_s=request["budget_s"])
-    return {
-        **reply,
-        "samples_s": found.samples_s,
-        "first_call_s": found.first_call_s,
-        "overhead_s": found.overhead_s,
-        "calls": found.calls,
-        "flags": found.flags,
-    }
+    return {**reply, **asdict(found)}
 
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:

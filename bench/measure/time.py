@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 STABLE = 0.05  # warm-up ends when its two halves agree within this share
@@ -19,14 +19,16 @@ WARM_UP_SHARE = 0.25  # of the sampling budget, at most
 class Timing:
     """Seconds of one replicate. samples_s: time of one call, per sample. first_call_s: the first call, apart.
 
-    overhead_s: what an empty call costs in this loop. calls: calls in one sample. flags: what is off.
+    overhead_s: what an empty call costs in this loop. calls: calls in one sample. trend: relative change from the first
+    to the last third of the samples. stable: whether the warm-up settled.
     """
 
     samples_s: list[float]
     first_call_s: float
     overhead_s: float
     calls: int
-    flags: list[str] = field(default_factory=list)
+    trend: float
+    stable: bool
 
 
 def measure(call: Callable[[], Any], synchronize: Callable[[], None], *, budget_s: float) -> Timing:
@@ -43,12 +45,7 @@ def measure(call: Callable[[], Any], synchronize: Callable[[], None], *, budget_
         if samples and spent + estimate * calls > (budget_s if len(samples) >= MIN_SAMPLES else 2 * budget_s):
             break
         samples.append(_sample(call, synchronize, calls))
-    flags = [] if stable else ["warm-up not stable"]
-    if _trend(samples) > STABLE:
-        flags.append("drifting")
-    if estimate < 10 * overhead:
-        flags.append("overhead-bound")
-    return Timing(samples, first, overhead, calls, flags)
+    return Timing(samples, first, overhead, calls, _trend(samples), stable)
 
 
 def timer_cost() -> float:
@@ -105,4 +102,4 @@ def _trend(samples: list[float]) -> float:
     if third < 2:
         return 0.0
     early, late = statistics.median(samples[:third]), statistics.median(samples[-third:])
-    return abs(late - early) / early
+    return (late - early) / early
