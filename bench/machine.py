@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,31 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
     elif device == "mps":
         torch.mps.synchronize()
+
+
+class Watch:
+    """The device's side of a timing: waiting for it, and its own clock where it has one."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        synchronize(self.device)
+
+    def mark(self) -> Any:
+        """A point in the device's stream of work; None where the device has no clock of its own."""
+        if self.device != "cuda":
+            return None
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def between(self, start: Any, stop: Any) -> float | None:
+        """Seconds on the device's clock between two marks it has passed."""
+        return None if start is None else float(start.elapsed_time(stop)) / 1e3
 
 
 def default_threads() -> int:
@@ -79,6 +105,8 @@ def set_process_state(threads: int, seed: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    if hasattr(os, "sched_setaffinity"):  # as many processors as threads, so that no thread wanders
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     torch.set_default_dtype(torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -100,7 +128,8 @@ def fingerprint() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]
+        "cpu_flags": _cpu_flags(),
+        "blas": _build_setting("BLAS_INFO"),
         "openmp": torch.backends.openmp.is_available(),  # type: ignore[no-untyped-call]
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cuda": torch.version.cuda,
@@ -116,13 +145,30 @@ def environment_key(facts: dict[str, Any]) -> str:
 
 
 def _cpu_model() -> str:
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> list[str]:
+    """The instruction sets that decide how fast matrix code is."""
+    flags = (_cpu_info("flags") or "").split()
+    return [flag for flag in flags if flag.startswith(("avx", "amx", "fma", "f16c"))]
+
+
+def _cpu_info(field: str) -> str | None:
+    """A field of the first processor in Linux's /proc/cpuinfo; None where there is none."""
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == field), None)
+
+
+def _build_setting(name: str) -> str | None:
+    """A setting this torch was built with."""
+    import torch
+
+    found = re.search(rf"\b{name}=(\w+)", torch.__config__.show())
+    return found.group(1) if found else None
 
 
 def _version(package: str) -> str | None:

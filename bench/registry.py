@@ -27,6 +27,8 @@ from bench.variant import Claims
 
 GROUP = "bench.variants"
 BUILT_IN = Path(variants.__file__).parent
+MEASURING = ("variant", "pairs", "machine", "model", "measure", "worker")  # rooms that make a timed cell's figures
+TRAINING = (*MEASURING, "tasks")
 
 
 @dataclass(frozen=True)
@@ -119,15 +121,32 @@ def load(source: dict[str, str | None]) -> Any:
     return cls
 
 
-def source_hash(entry: Entry) -> str:
-    """SHA-256 of the variant's file and of the shared files of `variants/` it imports: a change of either is new."""
+def source_hash(entry: Entry, rooms: Sequence[str] = MEASURING) -> str:
+    """SHA-256 of all source that makes the figures of a variant: what changed is never mixed with old rows.
+
+    The variant's file; for a built-in the shared files `variants/_*.py`, for a plugin its whole package; and the named
+    rooms of the harness.
+    """
     assert entry.path is not None
-    text = entry.path.read_bytes()
-    digest = hashlib.sha256(text)
-    for path in sorted(BUILT_IN.glob("_[!_]*.py")):
-        if path.stem.encode() in text:
-            digest.update(path.read_bytes())
+    files = {entry.path, *_neighbours(entry)}
+    harness = Path(__file__).parent
+    for room in rooms:
+        files.update((harness / room).rglob("*.py") if (harness / room).is_dir() else [harness / f"{room}.py"])
+    digest = hashlib.sha256()
+    for content in sorted(path.read_bytes() for path in files):
+        digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()[:16]
+
+
+def _neighbours(entry: Entry) -> Iterable[Path]:
+    """Source files that a variant may import: shared maths of built-ins, the whole package of a plugin."""
+    assert entry.path is not None
+    if entry.module is None:
+        return []
+    if entry.module.startswith(f"{variants.__name__}."):
+        return BUILT_IN.glob("_*.py")
+    depth = entry.module.count(".") + (entry.path.name == "__init__.py")
+    return entry.path.parents[depth - 1].rglob("*.py") if depth else []
 
 
 def near_miss_groups() -> list[str]:

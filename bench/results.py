@@ -35,36 +35,56 @@ class Record(BaseModel):
 
 
 class Time(Record):
-    """Time of one call in seconds: median over replicates of the median over samples, 95 % interval from replicates."""
+    """Time of one call in seconds: median over replicates of the median over samples, 95 % interval from replicates.
+
+    device_s: the same figure on the device's own clock. others: share of all processors that other processes kept busy
+    meanwhile. cache: `warm` means that the inputs are the same in every call and nothing is flushed between calls, for
+    every variant alike.
+    """
 
     median_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
     first_call_s: float | None = None
     overhead_s: float | None = None
+    device_s: float | None = None
+    others: float | None = None
+    cache: str | None = None
     replicates: int = 0
     stop: str | None = None
     samples_s: list[list[float]] = Field(default_factory=list)
 
 
 class Memory(Record):
-    """Bytes. `peak` is the highest live total of the call minus the live total before it."""
+    """Bytes. `peak` is the highest live total of the call minus the live total before it.
+
+    cold_peak: the same for a first call, on devices whose allocator and libraries keep memory between calls.
+    """
 
     inputs_bytes: int | None = None
     params_bytes: int | None = None
     output_bytes: int | None = None
     saved_bytes: int | None = None
     peak_bytes: int | None = None
+    cold_peak_bytes: int | None = None
     process_peak_bytes: int | None = None
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
 class Ceiling(Record):
-    """Limits measured on the same device in the same run, and the share of the nearer one that was reached."""
+    """Limits measured on the same device in the same run, and how near a cell came to the nearer one.
+
+    flops_per_s, bytes_per_s: the limits. achieved_*: what the cell did; its bytes are those it cannot avoid to move
+    (inputs, parameters, output, and the gradients of the first two in a train call). share: the larger of the two
+    ratios. nearer: `compute` or `memory`.
+    """
 
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
+    achieved_flops_per_s: float | None = None
+    achieved_bytes_per_s: float | None = None
     share: float | None = None
+    nearer: str | None = None
 
 
 class Gap(Record):

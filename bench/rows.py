@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from bench.results import Accuracy, Memory, Row, Time
+from bench.results import Accuracy, Ceiling, Memory, Row, Time
 from bench.stats import interval
 from bench.sweep import Cell
 
 STABLE = 0.05  # a median change of the samples beyond this share is a drift
 OVERHEAD_BOUND = 10  # a call shorter than this many empty calls measures the harness
+BUSY = 0.05  # of all processors, kept busy by other processes
 ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "cuda", "git")
 
 
@@ -35,7 +36,14 @@ def without_figures(cell: Cell, run: str, status: str, reason: str, environment:
     return Row.model_validate({**_base(cell, run, environment), "status": status, "reason": reason})
 
 
-def measured(cell: Cell, run: str, replies: Sequence[dict[str, Any]], stop: str, environment: dict[str, Any]) -> Row:
+def measured(
+    cell: Cell,
+    run: str,
+    replies: Sequence[dict[str, Any]],
+    stop: str,
+    environment: dict[str, Any],
+    limits: dict[str, Any] | None,
+) -> Row:
     """The row of a timed cell from its replicates: median of medians with a 95 % interval, raw samples kept."""
     medians = [median_of(reply["samples_s"]) for reply in replies]
     median = statistics.median(medians)
@@ -49,15 +57,43 @@ def measured(cell: Cell, run: str, replies: Sequence[dict[str, Any]], stop: str,
             median_s=median, low_s=low, high_s=high, replicates=len(replies), stop=stop,
             first_call_s=statistics.median(reply["first_call_s"] for reply in replies),
             overhead_s=statistics.median(reply["overhead_s"] for reply in replies),
+            device_s=_device_time(replies),
+            others=statistics.median(reply["others"] for reply in replies),
+            cache="warm",
             samples_s=[reply["samples_s"] for reply in replies],
         ),
         "tokens_per_s": first["tokens"] / median,
         "flops": first["flops"],
+        "ceiling": ceiling_of(cell, first, median, limits),
         "memory": Memory.model_validate(first["memory"]),
         "kernels": first["kernels"],
         "started_at": first["started_at"],
         "wall_s": sum(reply["wall_s"] for reply in replies),
     })  # fmt: skip
+
+
+def _device_time(replies: Sequence[dict[str, Any]]) -> float | None:
+    if not all(reply["device_s"] for reply in replies):
+        return None
+    return statistics.median(median_of(reply["device_s"]) for reply in replies)
+
+
+def ceiling_of(cell: Cell, reply: dict[str, Any], median_s: float, limits: dict[str, Any] | None) -> Ceiling | None:
+    """How near the cell came to what the device can do; None when the limits could not be measured."""
+    if limits is None:
+        return None
+    memory = reply["memory"]
+    existing = memory["inputs_bytes"] + memory["params_bytes"]
+    moved = existing * (2 if cell.pass_ == "train" else 1) + memory["output_bytes"]
+    flops_per_s = None if reply["flops"] is None else reply["flops"] / median_s
+    shares = {"memory": moved / median_s / limits["bytes_per_s"]}
+    if flops_per_s is not None:
+        shares["compute"] = flops_per_s / limits["flops_per_s"]
+    nearer = max(shares, key=lambda name: shares[name])
+    return Ceiling(
+        flops_per_s=limits["flops_per_s"], bytes_per_s=limits["bytes_per_s"], achieved_flops_per_s=flops_per_s,
+        achieved_bytes_per_s=moved / median_s, share=shares[nearer], nearer=nearer,
+    )  # fmt: skip
 
 
 def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
@@ -69,6 +105,8 @@ def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
         flags.append("warm-up not stable")
     if statistics.median(median_of(reply["samples_s"]) / reply["overhead_s"] for reply in replies) < OVERHEAD_BOUND:
         flags.append("overhead-bound")
+    if statistics.median(reply["others"] for reply in replies) > BUSY:
+        flags.append("busy machine")
     return flags
 
 

@@ -33,6 +33,7 @@ class Runner:
         limit = self._sweep.memory_limit
         available = int(MEMORY_SHARE * machine.available_memory("cpu"))
         self._memory_limit = int(limit * 2**30) if limit is not None else available
+        self._limits: dict[tuple[str, str, int], dict[str, Any] | None] = {}
         self._gates: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._measured: dict[str, dict[int, Cell]] = {}
         self._series: dict[str, list[Cell]] = {}
@@ -121,6 +122,7 @@ class Runner:
             "budget_s": min(SAMPLE_MAX_S, self._sweep.budget / SAMPLE_SHARE),
             "memory_limit": self._limit(cell),
         }
+        self._limits_of(cell)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         return {**self._launcher.call(request, timeout_s=self._sweep.timeout), "started_at": started}
 
@@ -243,9 +245,18 @@ class Runner:
         self._add(rows.without_figures(cell, self._journal.folder.name, status, reason, self._prepared.environment))
 
     def _finish(self, cell: Cell, stop: str) -> None:
-        self._add(
-            rows.measured(cell, self._journal.folder.name, self._replicates(cell), stop, self._prepared.environment)
-        )
+        run, environment = self._journal.folder.name, self._prepared.environment
+        self._add(rows.measured(cell, run, self._replicates(cell), stop, environment, self._limits_of(cell)))
+
+    def _limits_of(self, cell: Cell) -> dict[str, Any] | None:
+        """What the cell's device can do at most, measured once a run for each (device, dtype, threads)."""
+        key = (cell.device, cell.dtype, cell.threads)
+        if key not in self._limits:
+            self._progress.working(f"measuring the limits of {cell.device}, {cell.dtype}")
+            request = {"function": "limits", "device": cell.device, "dtype": cell.dtype, "threads": cell.threads}
+            reply = self._launcher.call(request, timeout_s=self._sweep.timeout)
+            self._limits[key] = reply if reply["status"] == "ok" else None
+        return self._limits[key]
 
     def _add(self, row: Row) -> None:
         self._journal.add_row(row)

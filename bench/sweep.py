@@ -6,8 +6,8 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -232,8 +232,13 @@ def cells(
     names = [Path(name).stem if registry.is_file(name) else name for name in sweep.variant]
     for name in sweep.knobs:
         registry.find(name, known)
-    made = list(_measured(sweep, names, known, devices, threads, environment))
-    made += _trained(sweep, names, known, devices, environment)
+
+    @cache
+    def source_hash(name: str, rooms: tuple[str, ...]) -> str:
+        return registry.source_hash(registry.find(name, known), rooms)
+
+    made = list(_measured(sweep, names, known, devices, threads, environment, source_hash))
+    made += _trained(sweep, names, known, devices, environment, source_hash)
     return list({cell.key: cell for cell in made}.values())
 
 
@@ -244,6 +249,7 @@ def _measured(
     devices: Sequence[str],
     threads: int,
     environment: str,
+    source_hash: Callable[[str, tuple[str, ...]], str],
 ) -> Iterator[Cell]:
     axes = itertools.product(
         [w for w in sweep.workload if not w.startswith(TASK)],
@@ -266,12 +272,17 @@ def _measured(
                 variant=entry.name, knobs=knobs, workload=workload, pass_=pass_, batch=batch, heads=heads,
                 kv_heads=kv_heads or heads, head_dim=head_dim, value_dim=value_dim or head_dim, seq_len=n, key_len=n,
                 causal=causal, dtype=dtype, device=device, threads=count, seed=seed, environment=environment,
-                source_hash=registry.source_hash(entry), source=entry.source(),
+                source_hash=source_hash(entry.name, registry.MEASURING), source=entry.source(),
             )  # fmt: skip
 
 
 def _trained(
-    sweep: Sweep, names: list[str], known: Sequence[registry.Entry], devices: Sequence[str], environment: str
+    sweep: Sweep,
+    names: list[str],
+    known: Sequence[registry.Entry],
+    devices: Sequence[str],
+    environment: str,
+    source_hash: Callable[[str, tuple[str, ...]], str],
 ) -> Iterator[Cell]:
     for workload, device in itertools.product(sweep.workload, resolve_devices(sweep, devices)):
         if not workload.startswith(TASK):
@@ -288,7 +299,7 @@ def _trained(
                     variant=entry.name, knobs=knobs, workload=workload, task=task, preset=preset,
                     file=options.file, file_hash=file_hash,
                     causal=causal, dtype="float32", device=device, threads=1, seed=seed, environment=environment,
-                    source_hash=registry.source_hash(entry), source=entry.source(),
+                    source_hash=source_hash(entry.name, registry.TRAINING), source=entry.source(),
                 )  # fmt: skip
 
 

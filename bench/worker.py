@@ -152,12 +152,14 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
     """One replicate: sampled times, and with `decompose` the operators that ran and the memory."""
     from bench.measure import kernels, memory, workload
     from bench.measure import time as timing
+    from bench.measure.load import Load
 
     cell = Cell.model_validate(request["cell"])
     machine.set_process_state(cell.threads, cell.seed)
     built = workload.build(cell, registry.load(cell.source), cell.device)
     reply: dict[str, Any] = {"flops": built.flops, "tokens": built.tokens}
     if request["decompose"]:
+        cold = memory.cold_peak(built.call, cell.device)
         profile = kernels.profile_call(built.call, cell.device)
         reply["kernels"] = profile.operators
         absent = kernels.missing(profile.operators, built.runs)
@@ -165,10 +167,18 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
             return {**reply, "status": "fallback", "reason": f"{', '.join(absent)} did not run"}
         reply["memory"] = memory.measure_memory(
             built.call, built.forward, inputs=built.inputs, params=built.params,
-            train=cell.pass_ == "train", device=cell.device, profile=profile,
+            train=cell.pass_ == "train", device=cell.device, profile=profile, cold_peak_bytes=cold,
         ).model_dump()  # fmt: skip
-    found = timing.measure(built.call, lambda: machine.synchronize(cell.device), budget_s=request["budget_s"])
-    return {**reply, **asdict(found)}
+    load = Load()
+    found = timing.measure(built.call, machine.Watch(cell.device), budget_s=request["budget_s"])
+    return {**reply, **asdict(found), "others": load.others()}
+
+
+def _limits(request: dict[str, Any]) -> dict[str, Any]:
+    from bench.measure.limits import measure_limits
+
+    machine.set_process_state(request["threads"], 0)
+    return asdict(measure_limits(request["device"], request["dtype"]))
 
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +210,7 @@ FUNCTIONS = {
     "check": _check,
     "costs": _costs,
     "predict": _predict,
+    "limits": _limits,
     "measure": _measure,
     "train": _train,
 }
@@ -210,6 +221,8 @@ PRELOAD = [  # what a worker would import first thing, so that starting one cost
     "bench.worker",
     "bench.plan",
     "bench.conformance",
+    "bench.measure.limits",
+    "bench.measure.load",
     "bench.measure.memory",
     "bench.measure.time",
     "bench.measure.training",

@@ -31,6 +31,20 @@ def clock(monkeypatch) -> Clock:
     return fake
 
 
+class FakeWatch:
+    """A device that is idle, or whose work is done when it is waited for; its own clock is optional."""
+
+    def __init__(self, wait: Callable[[], None] = lambda: None, mark: Callable[[], float] | None = None) -> None:
+        self.synchronize = wait
+        self.mark = mark or (lambda: None)
+
+    def between(self, start: float | None, stop: float | None) -> float | None:
+        return None if start is None or stop is None else stop - start
+
+
+IDLE = FakeWatch()
+
+
 def nothing() -> None:
     pass
 
@@ -51,7 +65,7 @@ def median(samples: list[float]) -> float:
 
 
 def test_b02_the_first_call_is_apart(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 1.0 if i == 0 else 0.005), nothing, budget_s=0.5)
+    found = measure(calls(clock, lambda i: 1.0 if i == 0 else 0.005), IDLE, budget_s=0.5)
     assert found.first_call_s == pytest.approx(1.0)
     assert median(found.samples_s) == pytest.approx(0.005, rel=1e-3)
     assert found.stable
@@ -59,22 +73,22 @@ def test_b02_the_first_call_is_apart(clock: Clock) -> None:
 
 
 def test_b04_warms_up_past_slow_calls(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 0.010 if i < 20 else 0.005), nothing, budget_s=2.0)
+    found = measure(calls(clock, lambda i: 0.010 if i < 20 else 0.005), IDLE, budget_s=2.0)
     assert median(found.samples_s) == pytest.approx(0.005, rel=1e-3) or not found.stable
 
 
 def test_b04_a_warm_up_that_never_settles_is_flagged(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 0.010 / (i + 1)), nothing, budget_s=0.05)
+    found = measure(calls(clock, lambda i: 0.010 / (i + 1)), IDLE, budget_s=0.05)
     assert not found.stable
 
 
 def test_b23_slowing_by_one_percent_a_call_is_flagged(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 0.005 * 1.01**i), nothing, budget_s=1.0)
+    found = measure(calls(clock, lambda i: 0.005 * 1.01**i), IDLE, budget_s=1.0)
     assert found.trend > 0.05
 
 
 def test_a_steady_call_has_no_flag_and_the_right_time(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 0.003), nothing, budget_s=0.3)
+    found = measure(calls(clock, lambda i: 0.003), IDLE, budget_s=0.3)
     assert found.stable
     assert abs(found.trend) < 1e-3
     assert all(sample == pytest.approx(0.003, rel=1e-3) for sample in found.samples_s)
@@ -82,13 +96,13 @@ def test_a_steady_call_has_no_flag_and_the_right_time(clock: Clock) -> None:
 
 
 def test_c30_short_calls_are_batched_well_above_the_timer(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 1e-7), nothing, budget_s=0.2)
+    found = measure(calls(clock, lambda i: 1e-7), IDLE, budget_s=0.2)
     assert found.calls * 1e-7 >= 100 * 1e-8
     assert median(found.samples_s) == pytest.approx(1e-7, rel=0.02)
 
 
 def test_a_call_longer_than_the_budget_is_sampled_once(clock: Clock) -> None:
-    found = measure(calls(clock, lambda i: 3.0), nothing, budget_s=0.5)
+    found = measure(calls(clock, lambda i: 3.0), IDLE, budget_s=0.5)
     assert len(found.samples_s) == 1
     assert found.samples_s[0] == pytest.approx(3.0)
 
@@ -105,18 +119,27 @@ def test_b01_work_that_finishes_later_is_waited_for(clock: Clock) -> None:
         clock.work(pending)
         pending = 0.0
 
-    found = measure(launch, synchronize, budget_s=1.0)
+    found = measure(launch, FakeWatch(synchronize), budget_s=1.0)
     assert min(found.samples_s) >= 0.050
 
 
+def test_the_devices_own_clock_stands_beside_the_hosts(clock: Clock) -> None:
+    work = calls(clock, lambda i: 0.004)
+    device = FakeWatch(mark=lambda: clock.now * 0.5)
+    found = measure(work, device, budget_s=0.2)
+    assert len(found.device_s) == len(found.samples_s)
+    assert found.device_s[0] == pytest.approx(0.002, rel=1e-2)
+    assert measure(work, IDLE, budget_s=0.2).device_s == []
+
+
 def test_b07_the_cost_of_an_empty_call_is_stated() -> None:
-    found = measure(nothing, nothing, budget_s=0.05)
+    found = measure(nothing, IDLE, budget_s=0.05)
     assert median(found.samples_s) < 10 * found.overhead_s
     assert 0 < found.overhead_s < 1e-5
 
 
 def test_real_sleep_is_measured() -> None:
-    found = measure(lambda: time.sleep(0.002), nothing, budget_s=0.1)
+    found = measure(lambda: time.sleep(0.002), IDLE, budget_s=0.1)
     assert 0.002 <= median(found.samples_s) < 0.02
 
 

@@ -170,16 +170,34 @@ def test_d06_a_near_miss_of_the_group_name_is_told(tmp_path: Path, monkeypatch) 
     assert any("old-plugin" in note and "'bench.variant'" in note for note in registry.near_miss_groups())
 
 
-def test_source_hash_follows_the_file_and_the_shared_maths(tmp_path: Path) -> None:
+def test_source_hash_follows_the_file_the_shared_maths_and_the_harness(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "mine.py"
     source = "@variant(kind='exact', paper='')\nclass A:\n    pass\n"
     path.write_text(source, encoding="utf-8")
     plain = registry.source_hash(one(str(path)))
     assert plain == registry.source_hash(one(str(path)))
+    assert plain != registry.source_hash(one(str(path)), registry.TRAINING)
     path.write_text(source + "# changed\n", encoding="utf-8")
-    changed = registry.source_hash(one(str(path)))
-    path.write_text(source + "# variants._masking\n", encoding="utf-8")
-    assert len({plain, changed, registry.source_hash(one(str(path)))}) == 3
+    assert plain != registry.source_hash(one(str(path)))
+
+
+def test_source_hash_of_a_plugin_covers_its_whole_package(tmp_path: Path, monkeypatch) -> None:
+    distribution(tmp_path, "big-plugin", "mine = big_package.inner.attention:A")
+    inner = tmp_path / "big_package" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "big_package" / "__init__.py").write_text("", encoding="utf-8")
+    (inner / "__init__.py").write_text("", encoding="utf-8")
+    (inner / "attention.py").write_text("@variant(kind='exact', paper='')\nclass A:\n    pass\n", encoding="utf-8")
+    helper = tmp_path / "big_package" / "helper.py"
+    helper.write_text("x = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def found() -> str:
+        return registry.source_hash(next(entry for entry in registry.entries() if entry.name == "mine"))
+
+    before = found()
+    helper.write_text("x = 2\n", encoding="utf-8")
+    assert found() != before
 
 
 def test_variants_import_only_the_contract_and_shared_maths() -> None:

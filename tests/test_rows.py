@@ -9,8 +9,8 @@ import pytest
 from bench.rows import flags_of
 
 
-def reply(time_s: float = 1e-3, trend: float = 0.0, stable: bool = True) -> dict[str, Any]:
-    return {"samples_s": [time_s] * 3, "trend": trend, "stable": stable, "overhead_s": 1e-7}
+def reply(time_s: float = 1e-3, trend: float = 0.0, stable: bool = True, others: float = 0.0) -> dict[str, Any]:
+    return {"samples_s": [time_s] * 3, "trend": trend, "stable": stable, "overhead_s": 1e-7, "others": others}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ def reply(time_s: float = 1e-3, trend: float = 0.0, stable: bool = True) -> dict
         ([reply(stable=False), reply(stable=False), reply()], ["warm-up not stable"]),
         ([reply(time_s=9e-7)] * 3, ["overhead-bound"]),
         ([reply(time_s=11e-7)] * 3, []),
+        ([reply(others=0.2), reply(others=0.2), reply()], ["busy machine"]),
+        ([reply(others=0.2), reply(), reply()], []),
     ],
 )
 def test_b23_b41_a_flag_says_what_most_replicates_show(replies: list[dict[str, Any]], flags: list[str]) -> None:

@@ -33,15 +33,27 @@ def measure_peak(call: Callable[[], Any], device: str, profile: Profile) -> tupl
     if device == "cpu":
         return peak_of(profile.deltas), None
     if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        result = call()
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - before
-        del result
-        return peak, None
+        return _allocator_peak(call), None
     return None, f"device {device} has no peak memory counter"
+
+
+def cold_peak(call: Callable[[], Any], device: str) -> int | None:
+    """Peak bytes of the first call of this process on CUDA, work spaces of its libraries included; None elsewhere."""
+    if device != "cuda":
+        return None
+    torch.cuda.empty_cache()
+    return _allocator_peak(call)
+
+
+def _allocator_peak(call: Callable[[], Any]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = call()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    del result
+    return peak
 
 
 def process_peak(call: Callable[[], Any]) -> tuple[int | None, str | None]:
@@ -83,6 +95,7 @@ def measure_memory(
     train: bool,
     device: str,
     profile: Profile,
+    cold_peak_bytes: int | None = None,
 ) -> Memory:
     """The whole decomposition of one cell; what cannot be had is None with a reason."""
     reasons = {}
@@ -104,6 +117,7 @@ def measure_memory(
         output_bytes=output_bytes,
         saved_bytes=saved_bytes(forward, [*inputs, *params]) if train else None,
         peak_bytes=peak,
+        cold_peak_bytes=cold_peak_bytes,
         process_peak_bytes=high_water,
         reasons=reasons,
     )

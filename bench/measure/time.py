@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.machine import Watch
+
 STABLE = 0.05  # warm-up ends when its two halves agree within this share
 TIMER_SHARE = 100  # a sample lasts at least this many times the timer's resolution and overhead
 MIN_SAMPLES = 5
@@ -17,13 +19,15 @@ WARM_UP_SHARE = 0.25  # of the sampling budget, at most
 
 @dataclass
 class Timing:
-    """Seconds of one replicate. samples_s: time of one call, per sample. first_call_s: the first call, apart.
+    """Seconds of one replicate. samples_s: time of one call, per sample. device_s: the same on the device's
+    clock, empty where it has none. first_call_s: the first call, apart.
 
     overhead_s: what an empty call costs in this loop. calls: calls in one sample. trend: relative change from the first
     to the last third of the samples. stable: whether the warm-up settled.
     """
 
     samples_s: list[float]
+    device_s: list[float]
     first_call_s: float
     overhead_s: float
     calls: int
@@ -31,21 +35,24 @@ class Timing:
     stable: bool
 
 
-def measure(call: Callable[[], Any], synchronize: Callable[[], None], *, budget_s: float) -> Timing:
+def measure(call: Callable[[], Any], watch: Watch, *, budget_s: float) -> Timing:
     """Time `call` until the budget is spent; at least one sample, MIN_SAMPLES where they fit twice the budget."""
     floor = TIMER_SHARE * timer_cost()
-    overhead = _sample(_nothing, _nothing, max(1, int(floor / 1e-7)))
-    first = _sample(call, synchronize, 1)
-    estimate, stable = _warm_up(call, synchronize, first, budget_s * WARM_UP_SHARE)
+    overhead = sample(_nothing, Watch("cpu"), max(1, int(floor / 1e-7)))[0]
+    first = sample(call, watch, 1)[0]
+    estimate, stable = _warm_up(call, watch, first, budget_s * WARM_UP_SHARE)
     calls = max(1, round(max(floor, min(1e-3, budget_s / MIN_SAMPLES)) / estimate))
     samples: list[float] = []
+    device: list[float] = []
     start = time.perf_counter()
     while len(samples) < MAX_SAMPLES:
         spent = time.perf_counter() - start
         if samples and spent + estimate * calls > (budget_s if len(samples) >= MIN_SAMPLES else 2 * budget_s):
             break
-        samples.append(_sample(call, synchronize, calls))
-    return Timing(samples, first, overhead, calls, _trend(samples), stable)
+        host_s, device_s = sample(call, watch, calls)
+        samples.append(host_s)
+        device += [] if device_s is None else [device_s]
+    return Timing(samples, device, first, overhead, calls, _trend(samples), stable)
 
 
 def timer_cost() -> float:
@@ -63,26 +70,26 @@ def _nothing() -> None:
     pass
 
 
-def _sample(call: Callable[[], Any], synchronize: Callable[[], None], calls: int) -> float:
-    """Seconds a call takes, over `calls` in a row; the device is idle before the start and before the stop."""
-    synchronize()
-    start = time.perf_counter()
+def sample(call: Callable[[], Any], watch: Watch, calls: int) -> tuple[float, float | None]:
+    """(host seconds, device seconds or None) of a call, over `calls` in a row; the device is idle at both ends."""
+    watch.synchronize()
+    start, first = time.perf_counter(), watch.mark()
     for _ in range(calls):
         call()
-    synchronize()
-    return (time.perf_counter() - start) / calls
+    last = watch.mark()
+    watch.synchronize()
+    host_s, device_s = time.perf_counter() - start, watch.between(first, last)
+    return host_s / calls, None if device_s is None else device_s / calls
 
 
-def _warm_up(
-    call: Callable[[], Any], synchronize: Callable[[], None], first: float, cap_s: float
-) -> tuple[float, bool]:
+def _warm_up(call: Callable[[], Any], watch: Watch, first: float, cap_s: float) -> tuple[float, bool]:
     """(seconds of one call, whether the second half agreed with the first) after warming up for at most `cap_s`.
 
     A call longer than the cap is not warmed up further than by its first call; its stability is left to the trend.
     """
     if first > cap_s:
         return first, True
-    times = [_sample(call, synchronize, 1)]
+    times = [sample(call, watch, 1)[0]]
     spent = times[0]
     while True:
         half = len(times) // 2
@@ -92,7 +99,7 @@ def _warm_up(
                 return late, True
         if spent >= cap_s:
             return statistics.median(times[half:]), half < 2
-        times.append(_sample(call, synchronize, 1))
+        times.append(sample(call, watch, 1)[0])
         spent += times[-1]
 
 

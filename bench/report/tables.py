@@ -20,6 +20,7 @@ FLAGS = {
     "overhead-bound": "the call lasts less than 10 times an empty call: overhead is a good part of the figure",
     "drifting": "the samples rose or fell by more than 5 % while it was measured",
     "warm-up not stable": "the warm-up ended at its cap before its two halves agreed within 5 %",
+    "busy machine": "other processes kept more than 5 % of all processors busy while it was measured",
 }
 
 
