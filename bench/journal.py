@@ -37,7 +37,9 @@ class Journal:
         self.replicates: dict[str, list[dict[str, Any]]] = {}
         if (folder / REPLICATES).exists():
             for _, line in read_lines(folder / REPLICATES):
-                if line is not None and "key" in line:
+                if line is not None and "forget" in line:
+                    self.replicates.pop(line["key"], None)
+                elif line is not None:
                     self.replicates.setdefault(line["key"], []).append(line["reply"])
 
     def __enter__(self) -> Journal:
@@ -49,10 +51,11 @@ class Journal:
         os.close(self._lock)
 
     def add_row(self, row: Row) -> None:
-        """Store a finished row; a cell that is skipped again is not stored twice."""
+        """Store a finished row; a cell that is again not started for the same cause is not stored twice."""
         old = self._stored.get(row.key)
         self.rows[row.key] = self._stored[row.key] = row
-        if old is None or (old.status, row.status) != ("skipped", "skipped"):
+        not_started = row.status in ("skipped", "oom") and row.wall_s is None
+        if not (not_started and old is not None and (old.status, old.wall_s) == (row.status, None)):
             append_line(self.folder / ROWS, row.to_line())
 
     def add_replicate(self, key: str, reply: dict[str, Any]) -> None:
@@ -63,8 +66,9 @@ class Journal:
     def reopen(self, key: str, *, keep_replicates: bool) -> None:
         """Treat a cell as not done; its stored row becomes history once it gets a new one."""
         del self.rows[key]
-        if not keep_replicates:
-            self.replicates.pop(key, None)
+        if not keep_replicates and key in self.replicates:
+            del self.replicates[key]
+            append_line(self.folder / REPLICATES, strict_json({"key": key, "forget": True}) + "\n")
 
     def describe(self, facts: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""

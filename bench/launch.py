@@ -68,9 +68,10 @@ class Launcher:
         while True:
             now = time.perf_counter()
             nearest = min(job.deadline for job in jobs)
-            ready = wait([job.connection for job in jobs], timeout=max(0.0, nearest - now))
+            watched = [thing for job in jobs for thing in (job.connection, job.process.sentinel)]
+            ready = wait(watched, timeout=max(0.0, nearest - now))
             for job in jobs:
-                if job.connection in ready:
+                if job.connection in ready or job.process.sentinel in ready:
                     return job, self._reply(job)
             for job in jobs:
                 if time.perf_counter() >= job.deadline:
@@ -87,8 +88,11 @@ class Launcher:
 
     def _reply(self, job: Job) -> dict[str, Any]:
         try:
-            reply = worker.reply_of(job.connection.recv_bytes())
+            # A child of a dead worker may hold the other end: nothing to read is as good as its end.
+            reply = worker.reply_of(job.connection.recv_bytes()) if job.connection.poll() else None
         except (EOFError, OSError):
+            reply = None
+        if reply is None:
             job.process.join(timeout=10)
             reply = self._death(job)
         self._end(job)
@@ -112,11 +116,11 @@ class Launcher:
 
     def _end(self, job: Job) -> None:
         """End the worker with everything it started, and forget it."""
-        if job.process.is_alive() and job.process.pid is not None:
-            try:
-                os.killpg(job.process.pid, signal.SIGKILL)
-            except (AttributeError, OSError):  # no process groups here, or it has not made its own yet
-                job.process.kill()
+        assert job.process.pid is not None
+        try:
+            os.killpg(job.process.pid, signal.SIGKILL)  # the worker leads its own group; others in it may outlive it
+        except (AttributeError, OSError):  # no process groups here, nobody left, or it has not made its own yet
+            job.process.kill()
         job.process.join()
         job.connection.close()
         job.log.unlink(missing_ok=True)

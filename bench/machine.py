@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-PACKAGES = ("torch", "xformers", "numpy", "pandas", "attn-bench")
+PACKAGES = ("torch", "xformers", "numpy", "triton")
 
 
 def devices() -> dict[str, str | None]:
@@ -140,7 +140,7 @@ def fingerprint() -> dict[str, Any]:
 
 def environment_key(facts: dict[str, Any]) -> str:
     """Short hash of the facts that can change a figure (not of the git state, which source hashes cover)."""
-    parts = {name: value for name, value in facts.items() if name not in ("git", "packages")}
+    parts = {name: value for name, value in facts.items() if name != "git"}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -58,7 +58,7 @@ class Entry:
         """What a worker needs to load the class, as plain data."""
         return {
             "name": self.name,
-            "path": str(self.path) if self.module is None else None,
+            "path": str(self.path),
             "module": self.module,
             "attribute": self.attribute,
         }
@@ -127,8 +127,13 @@ def source_hash(entry: Entry, rooms: Sequence[str] = MEASURING) -> str:
     The variant's file; for a built-in the shared files `variants/_*.py`, for a plugin its whole package; and the named
     rooms of the harness.
     """
-    assert entry.path is not None
-    files = {entry.path, *_neighbours(entry)}
+    return hash_of(entry.source(), rooms)
+
+
+def hash_of(source: dict[str, str | None], rooms: Sequence[str]) -> str:
+    """`source_hash` from `Entry.source()`."""
+    path = Path(str(source["path"]))
+    files = {path, *_neighbours(path, source["module"])}
     harness = Path(__file__).parent
     for room in rooms:
         files.update((harness / room).rglob("*.py") if (harness / room).is_dir() else [harness / f"{room}.py"])
@@ -138,15 +143,14 @@ def source_hash(entry: Entry, rooms: Sequence[str] = MEASURING) -> str:
     return digest.hexdigest()[:16]
 
 
-def _neighbours(entry: Entry) -> Iterable[Path]:
+def _neighbours(path: Path, module: str | None) -> Iterable[Path]:
     """Source files that a variant may import: shared maths of built-ins, the whole package of a plugin."""
-    assert entry.path is not None
-    if entry.module is None:
+    if module is None:
         return []
-    if entry.module.startswith(f"{variants.__name__}."):
+    if module.startswith(f"{variants.__name__}."):
         return BUILT_IN.glob("_*.py")
-    depth = entry.module.count(".") + (entry.path.name == "__init__.py")
-    return entry.path.parents[depth - 1].rglob("*.py") if depth else []
+    depth = module.count(".") + (path.name == "__init__.py")
+    return path.parents[depth - 1].rglob("*.py") if depth else []
 
 
 def near_miss_groups() -> list[str]:

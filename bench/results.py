@@ -225,7 +225,7 @@ def parse_row(value: dict[str, Any]) -> Row:
 
 
 def read_run(folder: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a run, one a key (the newest wins, in the order first seen), and notes on what was left out."""
+    """The rows of a run, one a key (the newest wins), the last written last, and notes on what was left out."""
     path = folder / ROWS
     if not path.is_file():
         raise UserError(
@@ -242,6 +242,7 @@ def read_run(folder: Path) -> tuple[list[Row], list[str]]:
         except ValueError as error:
             notes.append(f"{path.name} line {number}: {error}, left out")
             continue
+        rows.pop(row.key, None)
         rows[row.key] = row
     return list(rows.values()), notes
 

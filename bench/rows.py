@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from bench.results import Accuracy, Ceiling, Memory, Row, Time
@@ -31,9 +32,17 @@ def _base(cell: Cell, run: str, environment: dict[str, Any]) -> dict[str, Any]:
     return {"key": cell.key, "run": run, **axes, "environment": {name: environment.get(name) for name in ENVIRONMENT}}
 
 
-def without_figures(cell: Cell, run: str, status: str, reason: str, environment: dict[str, Any]) -> Row:
-    """The row of a cell that could not be measured."""
-    return Row.model_validate({**_base(cell, run, environment), "status": status, "reason": reason})
+def without_figures(
+    cell: Cell, run: str, status: str, reason: str, environment: dict[str, Any], wall_s: float | None = None
+) -> Row:
+    """The row of a cell that could not be measured; wall_s is None when it was not started."""
+    outcome = {"status": status, "reason": reason, "started_at": now(), "wall_s": wall_s}
+    return Row.model_validate({**_base(cell, run, environment), **outcome})
+
+
+def now() -> str:
+    """The time of day for a row: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def measured(
@@ -66,6 +75,7 @@ def measured(
         "flops": first["flops"],
         "ceiling": ceiling_of(cell, first, median, limits),
         "memory": Memory.model_validate(first["memory"]),
+        "error": first["error"],
         "kernels": first["kernels"],
         "started_at": first["started_at"],
         "wall_s": sum(reply["wall_s"] for reply in replies),
@@ -113,13 +123,12 @@ def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
 def trained(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, Any]) -> Row:
     """The row of a trained cell: its accuracy, or the status it ended with."""
     if reply["status"] != "ok":
-        row = without_figures(cell, run, reply["status"], reply["reason"], environment)
-        return row.model_copy(update={"wall_s": reply.get("wall_s")})
+        return without_figures(cell, run, reply["status"], reply["reason"], environment, reply.get("wall_s"))
     accuracy = Accuracy.model_validate(reply["accuracy"])
     return Row.model_validate({
         **_base(cell, run, environment),
         "status": "ok",
         "accuracy": accuracy,
-        "started_at": reply.get("started_at"),
+        "started_at": now(),
         "wall_s": reply["wall_s"],
     })  # fmt: skip

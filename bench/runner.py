@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench import machine, rows
@@ -18,7 +17,7 @@ from bench.sweep import Cell
 
 SAMPLE_SHARE = 24  # a replicate samples for this part of its cell's budget,
 SAMPLE_MAX_S = 1.0  # at most this long
-CALLS_FIRST, CALLS_MORE = 6, 2  # calls the first replicate needs at least (decomposition included), and each later one
+CALLS_FIRST, CALLS_MORE = 7, 2  # calls the first replicate needs at least (decomposition included), and each later one
 PREDICT_TIMEOUT_S = 20.0
 GATE_TIMEOUT_S = 600.0
 MEMORY_SHARE = 0.9  # of what is available when the run starts, unless --memory-limit says otherwise
@@ -56,12 +55,13 @@ class Runner:
             raise
 
     def _is_open(self, cell: Cell, rerun_failed: bool) -> bool:
-        """Whether a cell is still to do. Skipped cells are decided anew: the budget or the limit may be another."""
+        """Whether a cell is still to do. What was not started is decided anew: the limits may be others."""
         row = self._journal.rows.get(cell.key)
         if row is None:
             return True
         interrupted = row.time is not None and row.time.stop == "interrupted"
-        if interrupted or row.status == "skipped" or (rerun_failed and row.status in FAILED):
+        not_started = row.status == "skipped" or (row.status == "oom" and row.wall_s is None)
+        if interrupted or not_started or (rerun_failed and row.status in FAILED):
             self._journal.reopen(cell.key, keep_replicates=interrupted)
             return True
         if row.status == "ok":
@@ -88,7 +88,7 @@ class Runner:
         while open_cells := [cell for cell in timed if not self._done(cell)]:
             left = sum(max(1, self._sweep.rounds - len(self._replicates(cell))) for cell in open_cells)
             self._progress.expect(left + others, len(open_cells) + others)
-            for cell in ascending_lengths(open_cells, order):
+            for cell in ascending_lengths(open_cells, order, started=lambda cell: bool(self._replicates(cell))):
                 self._visit(cell)
 
     def _visit(self, cell: Cell) -> None:
@@ -103,7 +103,7 @@ class Runner:
         reply = self._replicate(cell)
         self._progress.step()
         if reply["status"] != "ok":
-            self._decide(cell, reply["status"], reply["reason"])
+            self._decide(cell, reply["status"], reply["reason"], reply["wall_s"])
             return
         self._journal.add_replicate(cell.key, reply)
         self._remember(cell)
@@ -123,7 +123,7 @@ class Runner:
             "memory_limit": self._limit(cell),
         }
         self._limits_of(cell)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = rows.now()
         return {**self._launcher.call(request, timeout_s=self._sweep.timeout), "started_at": started}
 
     def _limit(self, cell: Cell) -> int | None:
@@ -189,11 +189,12 @@ class Runner:
         return measured.get(max((n for n in measured if n < (cell.seq_len or 0)), default=0))
 
     def _known_time(self, cell: Cell) -> tuple[float, int | None]:
+        """(shortest seconds of a call, FLOPs): one disturbed sample must not decide that longer cells are skipped."""
         row = self._journal.rows.get(cell.key)
-        if row is not None and row.time is not None and row.time.median_s is not None:
-            return row.time.median_s, row.flops
+        if row is not None and row.time is not None and row.time.samples_s:
+            return min(map(min, row.time.samples_s)), row.flops
         replies = self._replicates(cell)
-        return rows.median_of(replies[-1]["samples_s"]), replies[-1]["flops"]
+        return min(min(reply["samples_s"]) for reply in replies), replies[0]["flops"]
 
     def _too_large(self, cell: Cell) -> tuple[str, str] | None:
         """Memory predicted on fake tensors, against the limit; a prediction that cannot be had stops nothing.
@@ -241,8 +242,9 @@ class Runner:
             return "no longer narrows"
         return None
 
-    def _decide(self, cell: Cell, status: str, reason: str) -> None:
-        self._add(rows.without_figures(cell, self._journal.folder.name, status, reason, self._prepared.environment))
+    def _decide(self, cell: Cell, status: str, reason: str, wall_s: float | None = None) -> None:
+        run, environment = self._journal.folder.name, self._prepared.environment
+        self._add(rows.without_figures(cell, run, status, reason, environment, wall_s))
 
     def _finish(self, cell: Cell, stop: str) -> None:
         run, environment = self._journal.folder.name, self._prepared.environment
@@ -303,11 +305,14 @@ class Runner:
         return refused is not None
 
 
-def ascending_lengths(open_cells: Iterable[Cell], order: random.Random) -> list[Cell]:
-    """The cells in random order, but the lengths of one series ascending, so that short ones predict long ones."""
+def ascending_lengths(
+    open_cells: Iterable[Cell], order: random.Random, started: Callable[[Cell], bool] = lambda cell: False
+) -> list[Cell]:
+    """The cells in random order, but those of one series not yet started by ascending length: short predicts long."""
     shuffled = list(open_cells)
     order.shuffle(shuffled)
     series: dict[str, list[Cell]] = {}
     for cell in sorted(shuffled, key=lambda cell: -(cell.seq_len or 0)):
-        series.setdefault(cell.series, []).append(cell)
-    return [series[cell.series].pop() for cell in shuffled]
+        if not started(cell):
+            series.setdefault(cell.series, []).append(cell)
+    return [cell if started(cell) else series[cell.series].pop() for cell in shuffled]

@@ -178,7 +178,8 @@ def preset_names() -> list[str]:
 def read_sweep(name: str, overrides: dict[str, Any]) -> Sweep:
     """The sweep of a preset or a TOML file with the given axes replaced; UserError names the first thing wrong.
 
-    An override of `knobs` or `tasks` is merged into the table, any other replaces its axis.
+    An override of `knobs` or `tasks` is merged into the table, any other replaces its axis. An overridden knob is
+    overridden in tasks too.
     """
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
     if not path.is_file():
@@ -188,6 +189,9 @@ def read_sweep(name: str, overrides: dict[str, Any]) -> Sweep:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' is not valid TOML: {error}") from error
     values.setdefault("name", path.stem)
+    for table in values.get("tasks", {}).values():
+        if isinstance(table, dict) and isinstance(table.get("knobs"), dict):
+            table["knobs"] = _merged(table["knobs"], overrides.get("knobs", {}))
     return make_sweep(_merged(values, overrides))
 
 

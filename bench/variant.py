@@ -128,7 +128,15 @@ def variant(**claims: Any) -> Callable[[C], C]:
 
 
 def admit(
-    module: Any, shape: Shape, *, dtype: str, device: str, query_len: int, key_len: int, masked: bool = False
+    module: Any,
+    shape: Shape,
+    *,
+    dtype: str,
+    device: str,
+    query_len: int,
+    key_len: int,
+    masked: bool = False,
+    decode: bool = False,
 ) -> None:
     """Raise `Unsupported` unless the module claims all that a call would ask of it; called before anything runs.
 
@@ -143,6 +151,8 @@ def admit(
         raise Unsupported("causal attention is not supported (it mixes positions across the whole sequence)")
     if not shape.causal and not claims.bidirectional:
         raise Unsupported("bidirectional attention is not supported (causal only)")
+    if decode and not claims.decode:
+        raise Unsupported("decoding (one query after a context) is not supported")
     if query_len != key_len and not claims.cross:
         raise Unsupported(f"query length {query_len} must equal key length {key_len}: no cross-attention")
     if shape.kv_heads != shape.heads and not claims.grouped:

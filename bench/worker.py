@@ -156,10 +156,19 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
 
     cell = Cell.model_validate(request["cell"])
     machine.set_process_state(cell.threads, cell.seed)
-    built = workload.build(cell, registry.load(cell.source), cell.device)
-    reply: dict[str, Any] = {"flops": built.flops, "tokens": built.tokens}
+    cls = _load(cell)
+    reply: dict[str, Any] = {}
     if request["decompose"]:
-        cold = memory.cold_peak(built.call, cell.device)
+        error = _spot_error(cell, cls)
+        if isinstance(error, str):
+            return {"status": "incorrect", "reason": error}
+        reply["error"] = error
+    built = workload.build(cell, cls, cell.device)
+    reply |= {"flops": built.flops, "tokens": built.tokens}
+    watch = machine.Watch(cell.device)
+    firsts: list[float] = []
+    cold = memory.cold_peak(lambda: firsts.append(timing.sample(built.call, watch, 1)[0]), cell.device)
+    if request["decompose"]:
         profile = kernels.profile_call(built.call, cell.device)
         reply["kernels"] = profile.operators
         absent = kernels.missing(profile.operators, built.runs)
@@ -170,8 +179,35 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
             train=cell.pass_ == "train", device=cell.device, profile=profile, cold_peak_bytes=cold,
         ).model_dump()  # fmt: skip
     load = Load()
-    found = timing.measure(built.call, machine.Watch(cell.device), budget_s=request["budget_s"])
+    found = timing.measure(
+        built.call, watch, budget_s=request["budget_s"], first_s=firsts[0],
+        idle=workload.idle_call(cell.pass_ == "train"),
+    )  # fmt: skip
     return {**reply, **asdict(found), "others": load.others()}
+
+
+def _load(cell: Cell) -> Any:
+    """The class of the cell's variant, unless its source changed since the sweep was read."""
+    rooms = registry.MEASURING if cell.task is None else registry.TRAINING
+    if registry.hash_of(cell.source, rooms) != cell.source_hash:
+        raise RuntimeError(f"the source of variant '{cell.variant}' or of the harness changed meanwhile; run again")
+    return registry.load(cell.source)
+
+
+def _spot_error(cell: Cell, cls: Any) -> dict[str, float | None] | str:
+    """The error at the cell's own size, or why the variant is wrong there: a variant that is wrong has no time."""
+    from bench.conformance import Subject, spot_error
+    from bench.measure.workload import shape_of
+
+    assert cell.seq_len
+    subject = Subject(cls, cell.knobs, cell.device, cell.dtype, cell.causal)
+    shape, query_len = shape_of(cell), 1 if cell.pass_ == "decode" else cell.seq_len
+    error = spot_error(subject, shape, query_len, cell.seq_len, train=cell.pass_ == "train")
+    if error is not None and cls.claims.kind != "approximate" and not error <= subject.tolerance:
+        return (
+            f"at n={cell.seq_len} the output is off by {error:.2g} of its largest entry (allowed {subject.tolerance:g})"
+        )
+    return {"output": error}
 
 
 def _limits(request: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +225,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     cell = Cell.model_validate(request["cell"])
     assert cell.task is not None and cell.preset is not None
     machine.set_process_state(cell.threads, cell.seed)
-    cls = registry.load(cell.source)
+    cls = _load(cell)
 
     def make_attention(shape: Shape) -> Any:
         module = cls(shape, **cell.knobs)

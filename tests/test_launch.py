@@ -89,6 +89,38 @@ def test_f10_a_hang_is_a_timeout_and_leaves_no_process(launcher: Launcher, plugi
         time.sleep(0.05)
 
 
+def test_what_a_dead_worker_started_does_not_outlive_it(launcher: Launcher, plugin) -> None:
+    reply = launcher.call(request(cell(plugin("leaves_child"))), timeout_s=60)
+    assert "SIGABRT" in reply["reason"]
+    deadline = time.monotonic() + 10
+    while any(p.info["cmdline"] == ["sleep", "317"] for p in psutil.process_iter(["cmdline"])):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_b22_a_cell_runs_with_its_own_thread_count(launcher: Launcher, plugin, threads: int) -> None:
+    reply = launcher.call(request(cell(plugin("tells_threads"), threads=[threads])), timeout_s=60)
+    assert (reply["status"], reply["reason"]) == ("unsupported", f"threads: {threads}")
+
+
+def test_a_source_that_changes_during_a_run_is_not_measured(launcher: Launcher, tmp_path: Path, plugin) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(Path(plugin("honest")).read_text(encoding="utf-8"), encoding="utf-8")
+    of = cell(str(path))
+    path.write_text(path.read_text(encoding="utf-8") + "# changed", encoding="utf-8")
+    reply = launcher.call(request(of), timeout_s=60)
+    assert reply["status"] == "error"
+    assert "changed meanwhile; run again" in reply["reason"]
+
+
+@pytest.mark.parametrize(("name", "pass_"), [("wrong_when_long", "forward"), ("wrong_in_training", "train")])
+def test_a_variant_that_is_wrong_only_where_it_is_timed_gets_no_time(launcher: Launcher, plugin, name, pass_) -> None:
+    reply = launcher.call(request(cell(plugin(name), n=512, pass_=pass_)), timeout_s=60)
+    assert reply["status"] == "incorrect"
+    assert "at n=512 the output is off by" in reply["reason"]
+
+
 def test_a_refusal_of_the_variant_is_unsupported_in_its_own_words(launcher: Launcher, plugin) -> None:
     reply = launcher.call(request(cell(plugin("refuses"), head_dim=[64])), timeout_s=60)
     assert (reply["status"], reply["reason"]) == ("unsupported", "head_dim must be at most 32, got 64")

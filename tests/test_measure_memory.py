@@ -127,3 +127,22 @@ def test_b30_grouped_heads_change_memory_not_flops() -> None:
 def test_b28_flops_of_fused_attention_are_counted_by_our_rule() -> None:
     of = cell("flash", 64, "forward", heads=[12])
     assert built(of).flops == 12582912
+
+
+def test_flops_of_a_block_and_a_train_call_are_those_worked_out_by_hand() -> None:
+    """d=128, n=32: q, k, v, o are 4 d*d, the feed-forward 8 d*d; causal attention 32*33/2 pairs * 4 * 128."""
+    width, n = 128, 32
+    of = {"heads": [2], "head_dim": [64], "causal": True, "load": "block"}
+    by_hand = 2 * 12 * width * width * n + n * (n + 1) // 2 * 4 * width
+    assert built(cell("full", n, "forward", **of)).flops == by_hand
+    assert built(cell("full", n, "train", **of)).flops == 3 * by_hand
+    head = 2 * width * 256 * n
+    assert built(cell("full", n, "forward", **{**of, "load": "model"})).flops == 2 * by_hand + head
+
+
+def test_a_recurrent_step_costs_the_same_at_any_length() -> None:
+    short, long = (built(cell("linear", n, "decode", causal=True)) for n in (64, 512))
+    assert short.flops == long.flops
+    assert memory.tensor_bytes(short.inputs) == memory.tensor_bytes(long.inputs)
+    cached = [built(cell("full", n, "decode", causal=True)) for n in (64, 512)]
+    assert cached[1].flops == 8 * (cached[0].flops or 0)

@@ -201,11 +201,22 @@ def test_swept_knobs_name_the_series_and_fixed_ones_stand_below(tmp_path: Path) 
 
 
 def test_an_older_row_of_the_same_cell_is_named_not_mixed(tmp_path: Path) -> None:
-    old = cost("full", ms=99, key="old", started_at="2026-01-01", source_hash="a")
-    new = cost("full", ms=10, key="new", started_at="2026-01-02", source_hash="b")
-    section = document(tmp_path, new, old).sections[0]
-    assert texts(section.tables[0], "full")[0] == "10.0 ±0.2"
-    assert section.notes == ("full at 512: 1 older row of another source or machine, left out",)
+    old = cost("full", ms=99, key="old", source_hash="a")
+    new = cost("full", ms=10, key="new", source_hash="b")
+    found = document(tmp_path, old, new)
+    assert texts(found.sections[0].tables[0], "full")[0] == "10.0 ±0.2"
+    note = "1 older row of another version of the source or of another machine, left out"
+    assert note in found.provenance[0].notes
+
+
+def test_the_row_of_the_source_that_was_run_last_counts(tmp_path: Path) -> None:
+    """Changed and changed back: the row written first is the current one. A row without figures counts as well."""
+    first, second = cost("full", ms=10, key="first"), cost("full", ms=99, key="second", source_hash="b")
+    wrong = cost("full", key="wrong", status="incorrect", reason="off", time=None, started_at=None)
+    for planned, told in (("first", "10.0 ±0.2"), ("second", "99.0 ±2.0"), ("wrong", "incorrect")):
+        folder = write_run(tmp_path / planned, [first, second, wrong], info={**INFO, "cells": [planned]})
+        found = read_document([folder])
+        assert texts(found.sections[0].tables[0], "full")[0] == told
 
 
 def test_flags_are_marked_and_explained(tmp_path: Path) -> None:
@@ -353,7 +364,9 @@ def test_c26_cells_in_the_report_are_the_cells_of_the_input(tmp_path: Path) -> N
 
 
 def test_an_unfinished_run_says_how_many_cells_are_missing(tmp_path: Path) -> None:
-    (provenance,) = document(tmp_path, cost("full"), info={**INFO, "cells": 12}).provenance
+    (provenance,) = document(
+        tmp_path, cost("full"), info={**INFO, "cells": [f"k{i}" for i in range(11)] + [cost("full").key]}
+    ).provenance
     assert provenance.notes == ["11 of 12 cells of the sweep have no result yet: the run was not finished"]
 
 

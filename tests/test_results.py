@@ -48,7 +48,7 @@ def test_c03_the_newest_row_of_a_key_wins(tmp_path: Path) -> None:
     for key, status in (("a", "error"), ("b", "ok"), ("a", "ok")):
         append_line(tmp_path / ROWS, row(key=key, status=status).to_line())
     rows, notes = read_run(tmp_path)
-    assert [(r.key, r.status) for r in rows] == [("a", "ok"), ("b", "ok")]
+    assert [(r.key, r.status) for r in rows] == [("b", "ok"), ("a", "ok")]
     assert notes == []
 
 

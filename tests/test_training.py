@@ -263,3 +263,12 @@ def test_learning_rate_rises_for_a_tenth_and_falls_to_zero() -> None:
     assert rates[100] == pytest.approx(0)
     assert all(before > after for before, after in pairwise(rates[10:]))
     assert warm_cosine(0, 1) == 1
+
+
+def test_e04_the_test_score_belongs_to_the_best_learning_rate_not_to_the_last_weights() -> None:
+    preset = dataclasses.replace(MQAR.presets["quick"], steps=150, learning_rates=(5e-3, 1e-6))
+    found = train(Softmax, MQAR, preset, causal=True, seed=0)
+    assert found.learning_rate == 5e-3
+    assert [trial["validation"] > 0.9 for trial in found.trials] == [True, False]
+    assert found.value is not None
+    assert found.value > 0.9

@@ -391,3 +391,14 @@ def test_shipped_variants_are_readable_without_import(name: str) -> None:
     assert entry.broken is None
     assert entry.claims == registry.load(entry.source()).claims
     assert entry.summary.endswith(".")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("level", [-40.0, -100.0, 100.0])
+def test_a19_linear_stays_finite_when_its_normaliser_is_near_zero_or_huge(causal: bool, level: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 9, 4, generator=generator) for _ in range(3))
+    q, k = ((x + level).requires_grad_() for x in (q, k))
+    out = registry.load(registry.find("linear", registry.entries()).source())(Shape(1, 4, causal=causal))(q, k, v)
+    grads = torch.autograd.grad(out.sum(), [q, k])
+    assert all(torch.isfinite(x).all() for x in (out, *grads))

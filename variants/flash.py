@@ -39,7 +39,8 @@ class Flash(nn.Module):
 
     Exact conversions: torch's causal flag is aligned top-left, so queries that see nothing are cut off (Nq > Nk) and
     missing ones put in front as zeros (Nq < Nk); key masks go to the kernel as boolean masks, with the causal pattern
-    in blocks of queries; values of another width than the keys are padded with zeros.
+    in blocks of queries, whose biases a train call keeps (n^2 / 2 numbers, where a key mask meets the causal flag);
+    values of another width than the keys are padded with zeros.
     """
 
     def __init__(

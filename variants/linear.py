@@ -14,6 +14,7 @@ from bench.variant import Shape, variant
 from variants._masking import group_rows, nothing_seen, zero_padding
 
 CHUNK = 64  # positions per chunk of the causal form; 64 and 128 are fastest, 32 and 256 are slower
+TINY = 1e-37  # a total below counts as no weight at all: its reciprocal would overflow in the backward
 
 
 @variant(kind="different", paper="Katharopoulos et al. 2020, arXiv 2006.16236, eq. 5 and 9", time="n", memory="n")
@@ -121,7 +122,7 @@ def _read(phi_q_BHND: torch.Tensor, state_BGDF: torch.Tensor) -> torch.Tensor:
 
 def _ratio(sums_BHNF: torch.Tensor) -> torch.Tensor:
     total_BHN1 = sums_BHNF[..., -1:]
-    return sums_BHNF[..., :-1] / total_BHN1.masked_fill(total_BHN1 == 0, 1)
+    return sums_BHNF[..., :-1] / total_BHN1.masked_fill(total_BHN1 < TINY, 1)
 
 
 def _causal(phi_q_BHND: torch.Tensor, phi_k_BGMD: torch.Tensor, v_BGMF: torch.Tensor) -> torch.Tensor:

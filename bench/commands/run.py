@@ -68,7 +68,7 @@ def _describe(journal: Journal, prepared: Prepared, command: str) -> int:
         "command": command,
         "started_at": before.get("started_at", datetime.now(UTC).isoformat(timespec="seconds")),
         "sweep": prepared.sweep.model_dump(mode="json", by_alias=True),
-        "cells": len(prepared.cells),
+        "cells": [cell.key for cell in prepared.cells],
         "environment": prepared.environment,
         "order_seed": seed,
         "controls": prepared.sweep.controls,

@@ -30,12 +30,10 @@ def check_gradients(subject: Subject) -> str | None:
 def check_lengths(subject: Subject) -> str | None:
     """Output and gradients are right at 1, around a block, at primes: the last, partial block like the others."""
     shape = subject.shape(heads=1)
-    blocks = [
-        subject.knobs[name] for name in ("block", "block_size", "window", "stride", "chunk") if name in subject.knobs
-    ]
+    blocks = [subject.knobs[name] for name in BLOCK_KNOBS if name in subject.knobs]
     edges = [length for block in blocks or [DEFAULT_BLOCK] for length in (block - 1, block, block + 1)]
     told = None
-    for length in sorted({1, 2, 13, 137, *(edge for edge in edges if 0 < edge <= 300)}):
+    for length in sorted({1, 2, 13, 137, *(edge for edge in edges if 0 < edge <= LONGEST)}):
         qkv = subject.draw(shape, length, length, batch=1, seed=length)
         told = match_oracle(subject, shape, qkv, what=f" at length {length}")
     return told

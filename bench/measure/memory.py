@@ -38,8 +38,9 @@ def measure_peak(call: Callable[[], Any], device: str, profile: Profile) -> tupl
 
 
 def cold_peak(call: Callable[[], Any], device: str) -> int | None:
-    """Peak bytes of the first call of this process on CUDA, work spaces of its libraries included; None elsewhere."""
+    """Run the first call of this process; its peak bytes on CUDA, work spaces of libraries included, None elsewhere."""
     if device != "cuda":
+        call()
         return None
     torch.cuda.empty_cache()
     return _allocator_peak(call)

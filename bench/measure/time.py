@@ -14,6 +14,7 @@ STABLE = 0.05  # warm-up ends when its two halves agree within this share
 TIMER_SHARE = 100  # a sample lasts at least this many times the timer's resolution and overhead
 MIN_SAMPLES = 5
 MAX_SAMPLES = 1000
+IDLE_CALLS = 200
 WARM_UP_SHARE = 0.25  # of the sampling budget, at most
 
 
@@ -35,11 +36,22 @@ class Timing:
     stable: bool
 
 
-def measure(call: Callable[[], Any], watch: Watch, *, budget_s: float) -> Timing:
-    """Time `call` until the budget is spent; at least one sample, MIN_SAMPLES where they fit twice the budget."""
+def measure(
+    call: Callable[[], Any],
+    watch: Watch,
+    *,
+    budget_s: float,
+    first_s: float | None = None,
+    idle: Callable[[], Any] = lambda: None,
+) -> Timing:
+    """Time `call` until the budget is spent; at least one sample, MIN_SAMPLES where they fit twice the budget.
+
+    first_s: time of the first call, where it was made already. idle: a call that does nothing, made like `call`.
+    """
     floor = TIMER_SHARE * timer_cost()
-    overhead = sample(_nothing, Watch("cpu"), max(1, int(floor / 1e-7)))[0]
+    overhead = statistics.median(sample(idle, Watch("cpu"), IDLE_CALLS)[0] for _ in range(MIN_SAMPLES))
     first = sample(call, watch, 1)[0]
+    first_s = first if first_s is None else first_s
     estimate, stable = _warm_up(call, watch, first, budget_s * WARM_UP_SHARE)
     calls = max(1, round(max(floor, min(1e-3, budget_s / MIN_SAMPLES)) / estimate))
     samples: list[float] = []
@@ -52,7 +64,7 @@ def measure(call: Callable[[], Any], watch: Watch, *, budget_s: float) -> Timing
         host_s, device_s = sample(call, watch, calls)
         samples.append(host_s)
         device += [] if device_s is None else [device_s]
-    return Timing(samples, device, first, overhead, calls, _trend(samples), stable)
+    return Timing(samples, device, first_s, overhead, calls, _trend(samples), stable)
 
 
 def timer_cost() -> float:
@@ -64,10 +76,6 @@ def timer_cost() -> float:
             now = time.perf_counter()
         steps.append(now - start)
     return statistics.median(steps)
-
-
-def _nothing() -> None:
-    pass
 
 
 def sample(call: Callable[[], Any], watch: Watch, calls: int) -> tuple[float, float | None]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from bench.model.block import Block, BlockConfig
+from bench.model.init import derived
 from bench.model.language import LanguageModel
 from bench.sweep import Cell
 from bench.variant import Shape, admit, attention_flops
@@ -57,7 +58,15 @@ def build(cell: Cell, cls: Any, device: str) -> Workload:
 
     def make_attention(asked: Shape) -> nn.Module:
         module: nn.Module = cls(asked, **cell.knobs)
-        admit(module, asked, dtype=cell.dtype, device=device, query_len=query_len, key_len=n)
+        admit(
+            module,
+            asked,
+            dtype=cell.dtype,
+            device=device,
+            query_len=query_len,
+            key_len=n,
+            decode=cell.pass_ == "decode",
+        )
         variants.append(module)
         return module
 
@@ -95,12 +104,12 @@ def _assemble(
 ) -> Workload:
     assert cell.batch and cell.seq_len
     query_len = 1 if cell.pass_ == "decode" else cell.seq_len
-    params: list[torch.Tensor] = list(module.parameters())
+    params: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
     tokens = cell.batch * query_len
     runs: tuple[str, ...] = getattr(variants[0], "runs", variants[0].claims.runs)
     flops = _flops(module, variants, shape, cell.batch, query_len, cell.seq_len)
     if cell.pass_ == "train":
-        leaves = [*(x for x in inputs if x.is_floating_point()), *params]
+        leaves = [*(x for x in inputs if x.is_floating_point()), *module.parameters()]
         for leaf in leaves:
             leaf.requires_grad_()
         gradient = torch.ones(out_size, dtype=getattr(torch, cell.dtype), device=inputs[0].device)
@@ -116,13 +125,38 @@ def _assemble(
         total = None if flops is None else TRAIN_FLOPS * flops
         return Workload(forward, train, [*inputs, gradient], params, total, tokens, runs)
 
-    call = _step(module, inputs) if cell.pass_ == "decode" and hasattr(module, "step") else lambda: module(*inputs)
+    if cell.pass_ == "decode" and hasattr(module, "step"):
+        call, inputs = _step(module, inputs)
+        flops = _flops(module, variants, shape, cell.batch, 1, 1)
+    else:
+
+        def call() -> torch.Tensor:
+            return module(*inputs)  # type: ignore[no-any-return]
 
     def infer() -> torch.Tensor:
         with torch.inference_mode():
             return call()
 
     return Workload(infer, infer, inputs, params, flops, tokens, runs)
+
+
+def idle_call(train: bool) -> Callable[[], Any]:
+    """A call of a module that does nothing, made as `build` makes them: what a call costs beside its work."""
+    module, x = nn.Identity(), torch.zeros(1)
+
+    def infer() -> Any:
+        with torch.inference_mode():
+            return module(x)
+
+    def step() -> Any:
+        edge = torch.autograd.graph.get_gradient_edge(module(x.view(1)))
+        return torch.autograd.grad([edge], [x], [gradient], allow_unused=True)
+
+    if not train:
+        return infer
+    x.requires_grad_()
+    gradient = torch.ones(1)
+    return step
 
 
 def _place(module: nn.Module, device: str, dtype: torch.dtype) -> None:
@@ -137,16 +171,18 @@ def _place(module: nn.Module, device: str, dtype: torch.dtype) -> None:
             setattr(part, name, buffer.to(device=device, dtype=dtype if buffer.is_floating_point() else None))
 
 
-def _step(module: Any, inputs: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """Decoding of a recurrent variant: one step from the state of all keys but the last."""
+def _step(module: Any, inputs: list[torch.Tensor]) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+    """Decoding of a recurrent variant: one step from the state of all keys but the last, and what the step reads."""
     q, k, v = inputs
     with torch.inference_mode():
         state = module.prefill(k[:, :, :-1], v[:, :, :-1])
+        last_k, last_v = k[:, :, -1:].clone(), v[:, :, -1:].clone()
 
     def step() -> torch.Tensor:
-        return module.step(state, q, k[:, :, -1:], v[:, :, -1:])[0]  # type: ignore[no-any-return]
+        return module.step(state, q, last_k, last_v)[0]  # type: ignore[no-any-return]
 
-    return step
+    held = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    return step, [q, last_k, last_v, *held]
 
 
 def _config(cell: Cell) -> BlockConfig:
@@ -177,16 +213,14 @@ def _flops(
     return total
 
 
-def generator(seed: int, purpose: str, device: str = "cpu") -> torch.Generator:
-    """A generator seeded by (seed, purpose), independent of every other purpose's."""
-    mixed = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(mixed[:7], "little"))
-
-
 def _normal(size: tuple[int, ...], seed: int, purpose: str, dtype: torch.dtype, device: str) -> torch.Tensor:
-    made = torch.randn(size, generator=generator(seed, purpose))
+    made = torch.randn(size, generator=_generator(seed, purpose))
     return made.to(device=device, dtype=dtype)
 
 
 def _tokens(size: tuple[int, int], seed: int, device: str) -> torch.Tensor:
-    return torch.randint(VOCAB, size, generator=generator(seed, "tokens")).to(device)
+    return torch.randint(VOCAB, size, generator=_generator(seed, "tokens")).to(device)
+
+
+def _generator(seed: int, purpose: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derived(seed, "workload", purpose))

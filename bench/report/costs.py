@@ -165,7 +165,8 @@ def _error(name: str) -> Quantity:
 
     return Quantity(
         f"error {clean(name)}", f"Error: {clean(name)}", "", False, take, lambda found: f"{found.value:.3g}",
-        "Difference from exact attention on the same inputs.", grows=False, ranked=False,
+        "Of the last queries, relative to the largest entry, "
+        "against exact attention or the variant's own slow formula.", grows=False, ranked=False,
     )  # fmt: skip
 
 

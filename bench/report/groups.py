@@ -6,7 +6,7 @@ Causal never meets bidirectional, a device never another, a run never another ru
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -18,7 +18,7 @@ PASSES = ("forward", "train", "decode")
 
 @dataclass(frozen=True)
 class Group:
-    """What the cells of one table share. `length` and `task` are set for tasks, `pass_` and `seed` for the others."""
+    """What the cells of one table share. `length` and `text` are for tasks, `pass_` and `seed` for the others."""
 
     run: str
     workload: str
@@ -37,6 +37,7 @@ class Group:
     threads: int | None
     compile: bool
     seed: int | None
+    text: str | None = None
 
     @property
     def is_task(self) -> bool:
@@ -56,7 +57,9 @@ class Group:
     @property
     def title(self) -> str:
         """The heading: `block, forward, cpu, float32, causal`."""
-        return ", ".join(part for part in (self.name, self.pass_, self.device, self.dtype, self.direction) if part)
+        return ", ".join(
+            part for part in (self.name, self.text, self.pass_, self.device, self.dtype, self.direction) if part
+        )
 
     @property
     def shape(self) -> str:
@@ -137,19 +140,9 @@ def length_of(row: Row) -> int | None:
 def _cells(group: Group, slug: str, rows: Sequence[Row], controls: frozenset[str]) -> Cells:
     swept = _swept_knobs(rows)
     by_label: dict[str, dict[int | None, Row]] = defaultdict(dict)
-    superseded: Counter[str] = Counter()
     for row in rows:
-        label = _label(row, swept)
-        column = row.seed if group.is_task else length_of(row)
-        known = by_label[label].get(column)
-        if known is not None:
-            superseded[f"{label} at {'seed ' if group.is_task else ''}{column}"] += 1
-        if known is None or (row.started_at or "") >= (known.started_at or ""):
-            by_label[label][column] = row
+        by_label[_label(row, swept)][row.seed if group.is_task else length_of(row)] = row
     notes = _knob_notes(rows)
-    notes += [
-        f"{cell}: {_count(n, 'older row')} of another source or machine, left out" for cell, n in superseded.items()
-    ]
     control = frozenset(
         label for label, cells in by_label.items() if all(row.variant in controls for row in cells.values())
     )
@@ -202,7 +195,15 @@ def _group(run: str, row: Row) -> Group:
         threads=row.threads,
         compile=row.compile,
         seed=None if task else row.seed,
+        text=_text(row),
     )
+
+
+def _text(row: Row) -> str | None:
+    """The user's own text a model was scored on, by name and hash; None for a task's own data."""
+    data = row.accuracy.data if row.accuracy is not None else {}
+    name, digest = data.get("source"), data.get("sha256")
+    return None if not digest or not name or str(name).startswith("standard library") else f"{clean(name)} {digest[:8]}"
 
 
 def _slug(group: Group, taken: set[str], *, several: bool) -> str:

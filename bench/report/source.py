@@ -39,6 +39,13 @@ class Source:
         )
 
 
+# What makes two rows the same point of a sweep, whatever source and machine they come from.
+POINT = {
+    "variant", "knobs", "workload", "pass_", "task", "preset", "batch", "heads", "kv_heads", "head_dim", "value_dim",
+    "seq_len", "key_len", "causal", "dtype", "device", "threads", "compile", "seed",
+}  # fmt: skip
+
+
 def read_sources(folders: Path | str | Iterable[Path | str]) -> list[Source]:
     """Read one or more run folders; two runs of one name become `name` and `name (2)`. UserError: no rows file."""
     paths = [Path(folders)] if isinstance(folders, Path | str) else [Path(folder) for folder in folders]
@@ -51,8 +58,10 @@ def read_sources(folders: Path | str | Iterable[Path | str]) -> list[Source]:
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name} ({seen[name]})"
-        left_out = [*notes, *complaints, *_unfinished(info, rows), *_foreign(path)]
-        sources.append(Source(name, path, rows, [clean(note) for note in left_out], info))
+        planned = _planned(info)
+        current, superseded = _current(rows, planned)
+        left_out = [*notes, *complaints, *superseded, *_unfinished(planned, current), *_foreign(path)]
+        sources.append(Source(name, path, current, [clean(note) for note in left_out], info))
     return sources
 
 
@@ -80,11 +89,34 @@ def _read_info(path: Path) -> tuple[dict[str, Any], list[str]]:
     return info, []
 
 
-def _unfinished(info: dict[str, Any], rows: Sequence[Row]) -> list[str]:
-    planned = info.get("cells")
-    if not isinstance(planned, int) or planned <= len(rows):
+def _planned(info: dict[str, Any]) -> frozenset[str]:
+    """Keys of the cells of the sweep that was run last."""
+    keys = info.get("cells")
+    return frozenset(key for key in keys if isinstance(key, str)) if isinstance(keys, list) else frozenset()
+
+
+def _current(rows: Sequence[Row], planned: frozenset[str]) -> tuple[list[Row], list[str]]:
+    """One row for each point of a sweep, and a note on the others: the last sweep's own, else the last one written.
+
+    The others were made by an earlier version of a variant or of the harness, or on another machine.
+    """
+    chosen: dict[str, Row] = {}
+    for row in rows:
+        point = json.dumps(row.model_dump(include=POINT), sort_keys=True)
+        known = chosen.get(point)
+        if known is None or row.key in planned or known.key not in planned:
+            chosen[point] = row
+    left_out = len(rows) - len(chosen)
+    what = "older row" if left_out == 1 else "older rows"
+    note = f"{left_out} {what} of another version of the source or of another machine, left out"
+    return list(chosen.values()), [note] if left_out else []
+
+
+def _unfinished(planned: frozenset[str], rows: Sequence[Row]) -> list[str]:
+    missing = len(planned - {row.key for row in rows})
+    if not missing:
         return []
-    return [f"{planned - len(rows)} of {planned} cells of the sweep have no result yet: the run was not finished"]
+    return [f"{missing} of {len(planned)} cells of the sweep have no result yet: the run was not finished"]
 
 
 def _foreign(folder: Path) -> list[str]:
