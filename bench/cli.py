@@ -159,7 +159,9 @@ def run(
 )
 def report(
     runs: Annotated[list[str], typer.Argument(help="Folders of runs.")],
-    format_: Annotated[Many, typer.Option("--format", help="md, html, csv, png, svg (default: all of a run).")] = None,
+    format_: Annotated[
+        Many, typer.Option("--format", help="md, html, csv, png, svg, tex, parquet (default: the first five).")
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Folder to write into (default: the first run's).")] = None,
 ) -> None:
     from rich.console import Console

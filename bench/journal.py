@@ -24,7 +24,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, fresh: bool) -> None:
         self.folder = folder
-        self._make_folder()
+        make_folder(folder)
         self._lock = self._acquire()
         if fresh:
             self._set_aside()
@@ -36,11 +36,18 @@ class Journal:
         self._stored = dict(self.rows)
         self.replicates: dict[str, list[dict[str, Any]]] = {}
         if (folder / REPLICATES).exists():
-            for _, line in read_lines(folder / REPLICATES):
-                if line is not None and "forget" in line:
-                    self.replicates.pop(line["key"], None)
-                elif line is not None:
-                    self.replicates.setdefault(line["key"], []).append(line["reply"])
+            for number, line in read_lines(folder / REPLICATES):
+                self._take(number, line)
+
+    def _take(self, number: int, line: dict[str, Any] | None) -> None:
+        """One line of the replicates file; what it does not understand is left out with a note."""
+        key, reply = (line.get("key"), line.get("reply")) if line is not None else (None, None)
+        if line is not None and isinstance(key, str) and "forget" in line:
+            self.replicates.pop(key, None)
+        elif isinstance(key, str) and isinstance(reply, dict) and reply.get("samples_s"):
+            self.replicates.setdefault(key, []).append(reply)
+        else:
+            self.notes.append(f"{REPLICATES} line {number}: not a replicate, left out")
 
     def __enter__(self) -> Journal:
         return self
@@ -83,22 +90,10 @@ class Journal:
         if not path.exists():
             return {}
         try:
-            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"'{path}' is not valid JSON ({error}); remove it or choose another --out") from error
-        return facts
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise UserError(
-                f"--out '{self.folder}' is a file; a run is a folder: give a folder that is not a file"
-            ) from None
-        except OSError as error:
-            raise UserError(
-                f"cannot make the folder '{self.folder}': {error.strerror}; choose another --out"
-            ) from error
+            facts = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise UserError(f"'{path}' cannot be read ({error}); remove it or choose another --out") from error
+        return facts if isinstance(facts, dict) else {}
 
     def _acquire(self) -> int:
         try:
@@ -125,3 +120,22 @@ class Journal:
             if path.exists():
                 number = 1 + sum(1 for _ in self.folder.glob(f"{name}.old-*"))
                 path.rename(self.folder / f"{name}.old-{number}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run and its parents; UserError when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--out '{folder}' is a file; a run is a folder: give a folder that is not a file") from None
+    except OSError as error:
+        raise UserError(f"cannot make the folder '{folder}': {error.strerror}; choose another --out") from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raise the UserError that making and writing the folder would meet, without making anything."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"--out '{folder}' is a file; a run is a folder: give a folder that is not a file")
+    if not os.access(existing, os.W_OK | os.X_OK) or str(existing.resolve()).startswith(("/proc", "/sys")):
+        raise UserError(f"cannot write in '{existing}'; choose another --out")

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,6 +41,7 @@ class Launcher:
         self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             self._context.set_forkserver_preload(worker.PRELOAD)
+            _start_server()
         self._folder = tempfile.TemporaryDirectory(prefix="attn-bench-")
         self._jobs: list[Job] = []
         self._count = 0
@@ -125,3 +128,15 @@ class Launcher:
         job.connection.close()
         job.log.unlink(missing_ok=True)
         self._jobs.remove(job)
+
+
+def _start_server() -> None:
+    """Start the fork server deaf to Ctrl-C: what the terminal sends is for this process to decide on."""
+    if threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -50,6 +50,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """A line that stays on the screen."""
+        text = "".join(sign if sign.isprintable() else "?" for sign in text)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _time_left(self) -> str:

@@ -13,6 +13,7 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +98,8 @@ def resolve_knobs(entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
             raise unknown(f"knob of variant '{entry.name}'", name, entry.knobs)
     for knob in entry.knobs.values():
         value = given.get(knob.name, knob.default)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"variant '{entry.name}': knob {knob.name} must be a finite number, got {value}")
         try:
             resolved[knob.name] = TypeAdapter(knob.annotation).validate_python(value, strict=True)
         except ValidationError as error:

@@ -217,6 +217,8 @@ def parse_row(value: dict[str, Any]) -> Row:
     schema = value.get("schema")
     if schema != SCHEMA:
         raise ValueError(f"schema {schema!r} is not {SCHEMA}")
+    if _finite(value) != value:
+        raise ValueError("a number is not finite")
     try:
         return Row.model_validate(value)
     except ValidationError as error:

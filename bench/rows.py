@@ -13,6 +13,8 @@ from bench.sweep import Cell
 
 STABLE = 0.05  # a median change of the samples beyond this share is a drift
 OVERHEAD_BOUND = 10  # a call shorter than this many empty calls measures the harness
+LONGEST = 500  # characters of a reason
+DISAGREE = 4  # an interval that spans more than this factor says nothing
 BUSY = 0.05  # of all processors, kept busy by other processes
 ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "cuda", "git")
 
@@ -36,7 +38,12 @@ def without_figures(
     cell: Cell, run: str, status: str, reason: str, environment: dict[str, Any], wall_s: float | None = None
 ) -> Row:
     """The row of a cell that could not be measured; wall_s is None when it was not started."""
-    outcome = {"status": status, "reason": reason, "started_at": now(), "wall_s": wall_s}
+    outcome = {
+        "status": status,
+        "reason": reason[:LONGEST] or "no reason was given",
+        "started_at": now(),
+        "wall_s": wall_s,
+    }
     return Row.model_validate({**_base(cell, run, environment), **outcome})
 
 
@@ -115,6 +122,9 @@ def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
         flags.append("warm-up not stable")
     if statistics.median(median_of(reply["samples_s"]) / reply["overhead_s"] for reply in replies) < OVERHEAD_BOUND:
         flags.append("overhead-bound")
+    low, high = interval([median_of(reply["samples_s"]) for reply in replies])
+    if low is not None and high is not None and high > DISAGREE * low:
+        flags.append("replicates disagree")
     if statistics.median(reply["others"] for reply in replies) > BUSY:
         flags.append("busy machine")
     return flags

@@ -6,12 +6,12 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench import registry, tasks
@@ -31,7 +31,8 @@ def _axis(item: Any) -> Any:
     return Annotated[list[item], MinLen(1), BeforeValidator(_listed)]
 
 
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(1), Le(2**31)]
+Seconds = Annotated[float, Gt(0), Le(1e7)]
 Knobs = dict[str, dict[str, Any]]
 
 
@@ -53,7 +54,7 @@ class TaskOptions(Strict):
 class Sweep(Strict):
     """The axes a user asks for. Every list is an axis; a single value stands for a list of one."""
 
-    name: str = "custom"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}$")] = "custom"
     variant: _axis(str) = ["full", "additive", "linear", "sparse", "local", "flash"]  # type: ignore[valid-type]
     workload: _axis(str) = ["block"]  # type: ignore[valid-type]
     pass_: _axis(Literal["forward", "train", "decode"]) = Field(["forward", "train"], alias="pass")  # type: ignore[valid-type]
@@ -66,17 +67,17 @@ class Sweep(Strict):
     value_dim: _axis(Count) | None = None  # type: ignore[valid-type]
     dtype: _axis(Literal["float64", "float32", "bfloat16", "float16"]) = ["float32"]  # type: ignore[valid-type]
     device: _axis(str) = ["auto"]  # type: ignore[valid-type]
-    threads: _axis(Count) | None = None  # type: ignore[valid-type]
-    seeds: _axis(Annotated[int, Ge(0)]) = [0]  # type: ignore[valid-type]
+    threads: _axis(Annotated[int, Ge(1), Le(1024)]) | None = None  # type: ignore[valid-type]
+    seeds: _axis(Annotated[int, Ge(0), Le(2**62)]) = [0]  # type: ignore[valid-type]
     controls: list[str] = ["none"]
     knobs: Knobs = Field(default_factory=dict)
     tasks: dict[str, TaskOptions] = Field(default_factory=dict)
     rounds: Count = 3
     max_rounds: Count = 10
     precision: Annotated[float, Gt(0)] = 0.02
-    budget: Annotated[float, Gt(0)] = 60.0
-    timeout: Annotated[float, Gt(0)] = 600.0
-    memory_limit: Annotated[float, Gt(0)] | None = None
+    budget: Seconds = 60.0
+    timeout: Seconds = 600.0
+    memory_limit: Annotated[float, Gt(0), Le(1e6)] | None = None
 
     @field_validator("workload")
     @classmethod
@@ -96,6 +97,8 @@ class Sweep(Strict):
                 raise unknown(f"preset of task '{name}'", options.preset, task.presets)
             if options.file is not None and not Path(options.file).is_file():
                 raise UserError(f"the text file '{options.file}' of task '{name}' does not exist")
+            if options.file is not None and not Path(options.file).stat().st_size:
+                raise UserError(f"the text file '{options.file}' of task '{name}' is empty")
         if "decode" in self.pass_ and set(self.workload) & {"block", "model"}:
             raise UserError("pass decode is measured on the operation alone: use workload = ['attention']")
         for heads, kv_heads in itertools.product(self.heads, self.kv_heads or []):
@@ -234,8 +237,10 @@ def cells(
     environment: short hash of what surrounds the measurement.
     """
     names = [Path(name).stem if registry.is_file(name) else name for name in sweep.variant]
-    for name in sweep.knobs:
+    for name in sweep.controls:
         registry.find(name, known)
+    for table in (sweep.knobs, *(options.knobs for options in sweep.tasks.values())):
+        list(_variants(table, known, table))  # also those of variants that are not measured: a typo is a typo
 
     @cache
     def source_hash(name: str, rooms: tuple[str, ...]) -> str:
@@ -295,7 +300,7 @@ def _trained(
         options = sweep.tasks.get(task, TaskOptions())
         preset = options.preset or next(iter(tasks.find(task).presets))
         file_hash = _digest(Path(options.file).read_bytes().hex()) if options.file else None
-        chosen = {**sweep.knobs, **options.knobs}
+        chosen = _merged(sweep.knobs, options.knobs)
         everyone = [*names, *(name for name in sweep.controls if name not in names)]
         for causal, seed in itertools.product(options.causal, sweep.seeds):
             for entry, knobs in _variants(everyone, known, chosen):
@@ -317,7 +322,7 @@ def resolve_devices(sweep: Sweep, devices: Sequence[str]) -> list[str]:
 
 
 def _variants(
-    names: Sequence[str], known: Sequence[registry.Entry], knobs: Knobs
+    names: Iterable[str], known: Sequence[registry.Entry], knobs: Knobs
 ) -> Iterator[tuple[registry.Entry, dict[str, Any]]]:
     """Each variant with every combination of its swept knobs (a list of values is an axis)."""
     for name in names:
@@ -326,5 +331,7 @@ def _variants(
         for name_of in given:
             if name_of not in entry.knobs:
                 raise unknown(f"knob of variant '{name}'", name_of, entry.knobs)
+            if given[name_of] == []:
+                raise UserError(f"variant '{name}': knob {name_of} has an empty list of values")
         for values in itertools.product(*map(_listed, given.values())):
             yield entry, registry.resolve_knobs(entry, dict(zip(given, values, strict=True)))

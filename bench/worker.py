@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
@@ -42,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    text = " ".join(str(error).split())
+    text = _text(error)
     if isinstance(error, Unsupported):
         return {"status": "unsupported", "reason": text}
     if _out_of_memory(error):
@@ -50,12 +49,21 @@ def _failure(error: BaseException) -> dict[str, Any]:
     name = type(error).__name__
     status = "diverged" if name == "Diverged" else "error"
     reason = text if status == "diverged" else f"{name}: {text}" if text else name
-    return {"status": status, "reason": reason[:500], "traceback": traceback.format_exc()}
+    return {"status": status, "reason": reason}
+
+
+def _text(error: BaseException) -> str:
+    """The message of an error on one line that any file can hold; a plugin's own may not even have one."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as again:  # its __str__ is foreign code
+        text = f"its message cannot be read ({type(again).__name__})"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _out_of_memory(error: BaseException) -> bool:
     names = {cls.__name__ for cls in type(error).__mro__}
-    text = str(error)
+    text = _text(error)
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
         isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
     )

@@ -86,6 +86,10 @@ def test_c11_a_typo_stops_with_exit_code_2_also_under_dry_run(tmp_path: Path, wo
         (["check", "flahs"], "unknown variant 'flahs'; did you mean 'flash'?"),
         (["report", "nothing"], "no results in 'nothing'"),
         (["new-variant", "my-attention"], "'my-attention' cannot name a variant"),
+        (["check", "full", "--device", "gpu"], "unknown device 'gpu'"),
+        (["check", "full", "--set", "local.window=3"], "--set names variant 'local', which is not checked here"),
+        (["new-variant", "torch"], "'torch' is the name of an importable module"),
+        (["new-variant", "mine", "--out", "/proc"], "cannot write '/proc/mine.py'"),
         (["new-variant", "full"], "a variant 'full' exists already"),
         (["new-variant", "../evil"], "'../evil' cannot name a variant"),
     ],
@@ -115,6 +119,20 @@ def test_dry_run_prints_the_cells_and_writes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "8 cells" in done.stdout
     assert not (tmp_path / "o").exists()
+
+
+def test_c16_dry_run_refuses_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.write_text("mine", encoding="utf-8")
+    done = bench("run", "--dry-run", "--variant", "full", "--workload", "block", "--out", str(file))
+    assert done.returncode == 2
+    assert "is a file; a run is a folder" in done.stderr
+
+
+def test_a_check_in_which_nothing_could_be_checked_is_no_success() -> None:
+    done = bench("check", "flash", "--set", "flash.backend=cudnn")
+    assert done.returncode == 1
+    assert "not applicable" in done.stdout
 
 
 def test_a_new_variant_passes_check_and_runs(tmp_path: Path) -> None:

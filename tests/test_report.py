@@ -200,6 +200,15 @@ def test_swept_knobs_name_the_series_and_fixed_ones_stand_below(tmp_path: Path) 
     assert section.notes == ("Knobs: local sink=4.",)
 
 
+def test_a_figure_whose_replicates_disagree_leads_nobody(tmp_path: Path) -> None:
+    wild = cost("wild", ms=5.0).model_copy(
+        update={"time": cost("wild").time.model_copy(update={"low_s": 1e-9, "high_s": 9.0})}
+    )
+    found = document(tmp_path, wild, cost("full", ms=10)).sections[0].tables[0]
+    assert texts(found, "wild")[0].endswith("±?")
+    assert [label for label, cells in found.rows if cells[0].best] == ["full"]
+
+
 def test_an_older_row_of_the_same_cell_is_named_not_mixed(tmp_path: Path) -> None:
     old = cost("full", ms=99, key="old", source_hash="a")
     new = cost("full", ms=10, key="new", source_hash="b")

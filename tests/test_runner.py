@@ -175,6 +175,19 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
         do(tmp_path / "run", {"variant": ["full"]})
 
 
+def test_a_damaged_replicates_file_or_run_file_costs_what_is_damaged_only(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert do(out, {"variant": ["full"]}) == 0
+    (out / ROWS).unlink()
+    with (out / "replicates.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"key": "a"}\n{"key": ["a"], "reply": {}}\nhalf a li')
+    (out / "run.json").write_text("[]", encoding="utf-8")
+    assert do(out, {"variant": ["full"]}) == 0
+    (row,) = read_run(out)[0]
+    assert row.time is not None
+    assert row.time.replicates == 3
+
+
 def command(out: Path, *more: str) -> list[str]:
     flags = (
         "--budget 2 --workload attention --heads 2 --head-dim 16 --pass forward --threads 1 --variant full,linear,none"

@@ -34,6 +34,20 @@ def test_a_list_of_knob_values_is_an_axis() -> None:
     assert [cell.knobs["window"] for cell in found] == [2, 4]
 
 
+def test_knobs_of_a_task_are_merged_with_those_of_the_sweep() -> None:
+    found = made({
+        "variant": ["local"], "workload": ["task:mqar"], "controls": [],
+        "knobs": {"local": {"scale": 0.5}}, "tasks": {"mqar": {"knobs": {"local": {"window": 16}}}},
+    })  # fmt: skip
+    assert [cell.knobs for cell in found] == [{"window": 16, "scale": 0.5}]
+
+
+def test_a_knob_given_as_a_flag_wins_over_the_presets_own_for_a_task() -> None:
+    sweep = read_sweep("quick", {"variant": ["local"], "knobs": {"local": {"window": 99}}})
+    found = cells(sweep, registry.entries(), devices=["cpu"], threads=2, environment="e")
+    assert {cell.knobs["window"] for cell in found if cell.variant == "local"} == {99}
+
+
 def test_tasks_get_their_own_knobs_and_the_controls() -> None:
     found = made({
         "variant": ["local"], "workload": ["task:mqar"], "seeds": [0, 1],
@@ -77,6 +91,9 @@ def test_limits_are_not_part_of_what_is_measured() -> None:
         ({"dtype": ["float8"]}, "dtype: must be 'float64', 'float32', 'bfloat16' or 'float16', got 'float8'"),
         ({"causal": ["yes"]}, "causal: must be a valid boolean, got 'yes'"),
         ({"tasks": {"text": {"file": "no.txt"}}}, "the text file 'no.txt' of task 'text' does not exist"),
+        ({"timeout": float("inf")}, "timeout: must be less than or equal to"),
+        ({"seq_len": [10**20]}, "seq_len: must be less than or equal to"),
+        ({"name": "../../evil"}, "name: String should match pattern"),
         ({"budget": 0}, "budget: must be greater than 0, got 0"),
         ({"heads": [8], "kv_heads": [3]}, "kv_heads must divide heads=8, got 3"),
         ({"pass": ["decode"], "workload": ["block"]}, "pass decode is measured on the operation alone"),
@@ -96,6 +113,14 @@ def test_c09_the_first_wrong_key_or_value_is_named(values: dict[str, Any], told:
         ({"device": ["gpu"]}, "unknown device 'gpu'"),
         ({"variant": ["local"], "knobs": {"local": {"window": 0}}}, "knob window must be greater than or equal to 1"),
         ({"variant": ["local"], "knobs": {"local": {"windw": 8}}}, "did you mean 'window'?"),
+        (
+            {"variant": ["full"], "knobs": {"full": {"scale": float("nan")}}},
+            "knob scale must be a finite number, got nan",
+        ),
+        ({"variant": ["full"], "knobs": {"local": {"windo": 8}}}, "did you mean 'window'?"),
+        ({"variant": ["full"], "knobs": {"local": {"window": []}}}, "knob window has an empty list of values"),
+        ({"variant": ["full"], "tasks": {"mqar": {"knobs": {"nope": {"a": 1}}}}}, "unknown variant 'nope'"),
+        ({"variant": ["full"], "controls": ["nope"]}, "unknown variant 'nope'"),
         ({"knobs": {"locl": {"window": 8}}}, "unknown variant 'locl'; did you mean 'local'?"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from bench.prepare import describe_machine
 from bench.sweep import preset_names, read_sweep
 
 IMPORT_TIMEOUT_S = 120.0
+WIDE = 200
 
 
 def show_list(what: str) -> None:
@@ -22,7 +24,7 @@ def show_list(what: str) -> None:
     if what not in shown:
         raise unknown("list", what, shown)
     table, notes = shown[what]()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDE)  # a file or a pipe has room for every knob
     console.print(table)
     for note in notes:
         console.print(note, markup=False)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench import registry, report
 from bench.errors import UserError
-from bench.journal import Journal
+from bench.journal import Journal, check_folder
 from bench.launch import Launcher
 from bench.prepare import Prepared, prepare
 from bench.progress import Progress
@@ -39,10 +39,12 @@ def run(
     with Launcher() as launcher:
         messages.print("reading the machine and the sweep ...", style="dim")
         prepared = prepare(sweep, known, launcher)
+        folder = run_folder(sweep, out)
         if dry_run:
+            check_folder(folder)
             _show_plan(prepared)
             return 0
-        with Journal(run_folder(sweep, out), fresh=fresh) as journal:
+        with Journal(folder, fresh=fresh) as journal:
             order_seed = _describe(journal, prepared, command)
             for note in journal.notes:
                 messages.print(note, markup=False)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 MIB = 2**20
 
 
+DISAGREE = 4  # the factor that a useful interval does not span
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A figure with its 95 % interval; null where there is none (one replicate, a count)."""
@@ -22,6 +25,11 @@ class Estimate:
         if self.low is None or self.high is None:
             return self.value, self.value
         return self.low, self.high
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the interval spans so much that the figure says nothing."""
+        return self.low is not None and self.high is not None and 0 < DISAGREE * self.low < self.high
 
     def scaled(self, factor: float) -> Estimate:
         """The same figure in another unit."""
@@ -42,9 +50,14 @@ def number(value: float, significant: int = 3) -> str:
 
 
 def plus_minus(estimate: Estimate) -> str:
-    """`12.3 ±0.4`: the larger of the two distances to the ends of the interval; without an interval just `12.3`."""
+    """`12.3 ±0.4`: the larger of the two distances to the ends of the interval; without an interval just `12.3`.
+
+    `12.3 ±?` where the replicates disagree so much that the interval says nothing.
+    """
     if estimate.low is None or estimate.high is None:
         return number(estimate.value)
+    if estimate.unsure:
+        return f"{number(estimate.value)} ±?"
     half = max(estimate.value - estimate.low, estimate.high - estimate.value)
     places = max(decimals(estimate.value, 3), min(decimals(half, 1), decimals(estimate.value, 4)))
     least = 10.0**-places

@@ -20,6 +20,7 @@ FLAGS = {
     "overhead-bound": "the call lasts less than 10 times an empty call: overhead is a good part of the figure",
     "drifting": "the samples rose or fell by more than 5 % while it was measured",
     "warm-up not stable": "the warm-up ended at its cap before its two halves agreed within 5 %",
+    "replicates disagree": "the interval spans more than a factor of 4: measure it again on a quiet machine",
     "busy machine": "other processes kept more than 5 % of all processors busy while it was measured",
 }
 
@@ -58,10 +59,14 @@ class Section:
 
 
 def leaders(figures: Mapping[str, Estimate], *, higher_is_better: bool) -> list[str]:
-    """The best label first, then those whose interval overlaps its interval; empty when there are no figures."""
+    """The best label first, then those whose interval overlaps its interval; empty when there are no figures.
+
+    A figure whose interval says nothing leads only where no other is there.
+    """
     if not figures:
         return []
     sign = -1 if higher_is_better else 1
+    figures = {label: found for label, found in figures.items() if not found.unsure} or figures
     first = min(figures, key=lambda label: (sign * figures[label].value, label))
     low, high = figures[first].interval
     same = [label for label, found in figures.items() if found.interval[0] <= high and low <= found.interval[1]]
