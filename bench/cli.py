@@ -176,6 +176,38 @@ def report(
 
 
 @app.command(
+    help="Compare a run with a baseline: a verdict per cell, beyond the noise floor, with a correction for "
+    "many cells.\n\n"
+    "Example: python -m bench compare results/before results/after --format md\n\n"
+    "Exit codes: 0 nothing got worse, 1 something is slower, larger or vanished, 2 nothing comparable."
+)
+def compare(
+    baseline: Annotated[str, typer.Argument(help="Folder of the baseline run.")],
+    new: Annotated[str, typer.Argument(help="Folder of the run to judge.")],
+    format_: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+    noise_floor: Annotated[
+        str | None, typer.Option("--noise", help="A stored noise floor (default: this machine's).")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="File to write into (default: the screen).")] = None,
+) -> None:
+    from bench.commands import compare as job
+
+    raise typer.Exit(job.run_compare(baseline, new, format=format_, noise_path=noise_floor, out=out))
+
+
+@app.command(
+    help="Measure this machine's noise floor, the same code against itself, and store it for compare.\n\n"
+    "Example: python -m bench noise"
+)
+def noise(
+    out: Annotated[str | None, typer.Option(help="File to write (default: results/noise/MACHINE.json).")] = None,
+) -> None:
+    from bench.commands import noise as job
+
+    raise typer.Exit(job.noise(out=out))
+
+
+@app.command(
     help="Check that a variant does what it claims: oracle, causality, padding, gradients and more.\n\n"
     "Example: python -m bench check local\n\nExample: python -m bench check ./my_attention.py"
 )
