@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bench.rows import DISAGREE
+
 MIB = 2**20
-
-
-DISAGREE = 4  # the factor that a useful interval does not span
 
 
 @dataclass(frozen=True)
