@@ -54,6 +54,7 @@ class Shape:
 
     heads: query heads H. head_dim: width D of q and k. kv_heads: heads of k and v (divides H; default H).
     value_dim: width Dv of v (default D). max_len: longest Nk it will meet. causal: whether the future is hidden.
+    model_dim: width C of the block's input x (default H * D), of interest to a variant that asks for x.
     """
 
     heads: int
@@ -62,13 +63,16 @@ class Shape:
     value_dim: int = None  # type: ignore[assignment]  # None becomes head_dim
     max_len: int = 1024
     causal: bool = False
+    model_dim: int = None  # type: ignore[assignment]  # None becomes heads * head_dim
 
     def __post_init__(self) -> None:
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)  # type: ignore[unreachable]
         if self.value_dim is None:
             object.__setattr__(self, "value_dim", self.head_dim)  # type: ignore[unreachable]
-        for name in ("heads", "head_dim", "kv_heads", "value_dim", "max_len"):
+        if self.model_dim is None:
+            object.__setattr__(self, "model_dim", self.heads * self.head_dim)  # type: ignore[unreachable]
+        for name in ("heads", "head_dim", "kv_heads", "value_dim", "max_len", "model_dim"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -88,7 +92,8 @@ class Claims:
     kind: `exact` equals softmax attention under its pattern, `approximate` stands in for it, `different` is another
     function. time, memory: growth with the length n ("n", "n*w", "n^2"). causal, bidirectional: the directions it can
     do. cross: Nq != Nk. key_mask: padding. grouped: kv_heads < heads. normalised: weights of a row sum to 1.
-    decode: one query after a context. needs_x: it wants the block's input as keyword `x`.
+    decode: one query after a context. needs_x: it wants the block's input as keyword `x` (B, N, C) in `forward`,
+    `reference`, `prefill` and `step`; such a variant has no cross-attention.
     runs: name fragments of the operators that prove the kernel it stands for has run ("flash_attention"); a module
     whose kernel depends on a knob has an attribute `runs` of its own.
     """
@@ -153,7 +158,7 @@ def admit(
         raise Unsupported("bidirectional attention is not supported (causal only)")
     if decode and not claims.decode:
         raise Unsupported("decoding (one query after a context) is not supported")
-    if query_len != key_len and not claims.cross:
+    if query_len != key_len and not claims.cross and not (decode and hasattr(module, "step")):
         raise Unsupported(f"query length {query_len} must equal key length {key_len}: no cross-attention")
     if shape.kv_heads != shape.heads and not claims.grouped:
         raise Unsupported(f"kv_heads={shape.kv_heads} with heads={shape.heads}: grouped heads are not supported")

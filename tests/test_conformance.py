@@ -15,7 +15,7 @@ from bench import registry
 from bench.conformance import CHECKS, Subject, gate, parametrize_with_checks, run_checks
 from bench.conformance.oracle import softmax_attention
 from bench.conformance.subject import compare, identical
-from bench.variant import Unsupported, variant
+from bench.variant import Shape, Unsupported, admit, variant
 
 NAMES = ("additive", "flash", "full", "linear", "local", "none", "sparse")
 BUILT_IN = {entry.name: registry.load(entry.source()) for entry in registry.entries() if entry.name in NAMES}
@@ -76,7 +76,7 @@ CAUGHT_CAUSAL = {
     mutants.IgnoresMask: {"key_mask", "padding", "masked_rows", "large_logits"},
     mutants.MaskOnQueries: {"key_mask", "large_logits"},
     mutants.CouplesBatch: NUMBERS | {"batch_independence"},
-    mutants.WrongAxis: NUMBERS | {"causality_of_block", "large_logits", "padding", "rows_sum_to_one"},
+    mutants.WrongAxis: NUMBERS | LEAKS | {"large_logits", "padding", "rows_sum_to_one"},
     mutants.MasksAfterSoftmax: NUMBERS | LEAKS | {"large_logits", "padding", "rows_sum_to_one"},
     mutants.LargeConstant: {"large_logits"},
     mutants.TilesHeads: {"grouped"},
@@ -152,6 +152,51 @@ def test_comparison_is_relative_to_the_largest_entry_and_names_shapes() -> None:
         compare("x", [torch.tensor([101.0])], [torch.tensor([100.0])], 1e-5)
     with pytest.raises(AssertionError, match=r"shape \(1, 2\), should be \(2,\)"):
         compare("x", [torch.ones(1, 2)], [torch.ones(2)], 1.0)
+
+
+@variant(kind="different", paper="test", needs_x=True, cross=False, grouped=False, key_mask=False, normalised=False)
+class Gated(nn.Module):
+    """A running sum of the values, times a gate of the block's input."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.model_dim, 1)
+
+    def forward(self, q, k, v, *, x, key_mask=None):
+        return v.cumsum(2) * self.weigh(x)[:, None]
+
+    def weigh(self, x):
+        return self.gate(x).sigmoid()
+
+    def reference(self, q, k, v, *, x, key_mask=None):
+        gate = (x @ self.gate.weight.T + self.gate.bias).sigmoid()
+        return torch.stack([v[:, :, : i + 1].sum(2) * gate[:, None, i] for i in range(v.shape[2])], 2) if len(v) else v
+
+    def prefill(self, k, v, *, x, key_mask=None):
+        return v.sum(2, keepdim=True)
+
+    def step(self, state, q, k, v, *, x):
+        return (state + v) * self.weigh(x)[:, None], state + v
+
+
+class PeeksInX(Gated):
+    """Its gate knows the whole sequence, in the fast form and in the reference alike."""
+
+    def weigh(self, x):
+        return self.gate(x).sigmoid() + x.mean((1, 2))[:, None, None]
+
+    def reference(self, q, k, v, *, x, key_mask=None):
+        return self.forward(q, k, v, x=x)
+
+
+def test_a_variant_that_wants_x_is_checked_with_it_decodes_from_its_state_and_may_not_peek_in_it() -> None:
+    assert not failures(run_checks(Gated, causal=True))
+    assert {"causality", "causality_of_block", "steps"} <= set(failures(run_checks(PeeksInX, causal=True)))
+    shape = Shape(2, 16, causal=True)
+    asked = {"dtype": "float32", "device": "cpu", "query_len": 1, "key_len": 9}
+    admit(Gated(shape), shape, **asked, decode=True)
+    with pytest.raises(Unsupported, match="no cross-attention"):
+        admit(Gated(shape), shape, **asked)
 
 
 def test_the_oracle_on_a_case_worked_by_hand() -> None:

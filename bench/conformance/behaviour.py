@@ -15,7 +15,7 @@ CUTS = (1, 33, 64, 69)
 
 
 def check_causality(subject: Subject) -> str | None:
-    """Changing keys and values after a position leaves the outputs up to it equal bit for bit, also in train mode."""
+    """Changing what comes after a position leaves the outputs up to it equal bit for bit, also in train mode."""
     need(subject.causal, "only for causal attention")
     shape = subject.shape()
     q, k, v = (x.detach() for x in subject.draw(shape, LENGTH, LENGTH, batch=1))
@@ -23,9 +23,9 @@ def check_causality(subject: Subject) -> str | None:
         module = subject.build(shape).train(train)
         before = subject.call(module, [q, k, v])
         for cut in CUTS:
-            changed = subject.call(module, [q, *(_after(cut, x) for x in (k, v))])
+            changed = subject.call(module, [_after(cut, x) for x in (q, k, v)])
             mode = "train" if train else "eval"
-            what = f"in {mode} mode outputs before position {cut} depend on keys and values from there on"
+            what = f"in {mode} mode outputs before position {cut} depend on what stands from there on"
             identical(what, changed[:, :, :cut], before[:, :, :cut])
     return None
 
@@ -48,8 +48,8 @@ def check_causality_of_block(subject: Subject) -> str | None:
 
 
 def check_padding(subject: Subject) -> str | None:
-    """What stands in padded keys and values changes nothing, be it 1e30 or NaN, nor any gradient; and real positions
-    come out as without the padding."""
+    """What stands in padded keys and values changes nothing, be it 1e30 or NaN, nor any gradient; padded queries (and
+    inputs x) change no other output; and real positions come out as without the padding."""
     need(subject.claims.key_mask, "key_mask is not claimed")
     shape, real = subject.shape(), 41
     q, k, v = subject.draw(shape, LENGTH, LENGTH)
@@ -64,6 +64,8 @@ def check_padding(subject: Subject) -> str | None:
         what = f"with {filling:g} in padded places the output"
         identical(f"{what} differs from that with 0", results[-1][0], results[0][0])
         compare(f"with {filling:g} in padded places the gradient", results[-1][1], results[0][1], 0.0)
+    other = subject.call(module, [_after(real, q.detach()), k, v], mask)[:, :, :real]
+    identical("the output of real positions depends on padded queries", other, results[0][0])
     alone = subject.call(module, [x[:, :, :real] for x in (q, k, v)])
     compare("beside padding the output of real positions", [results[0][0]], [alone], subject.tolerance)
     return None
@@ -150,11 +152,12 @@ def check_steps(subject: Subject) -> str | None:
     q, k, v = (x.detach() for x in subject.draw(shape, 12, 12))
     whole = subject.call(module, [q, k, v])
     for known in (0, 9):
-        state = module.prefill(k[:, :, :known], v[:, :, :known])
+        state = module.prefill(k[:, :, :known], v[:, :, :known], **subject.extra(q[:, :, :known]))
         for i in range(known, 12):
             at = slice(i, i + 1)
-            out, following = module.step(state, q[:, :, at], k[:, :, at], v[:, :, at])
-            again, _ = module.step(state, q[:, :, at], k[:, :, at], v[:, :, at])
+            now, extra = (q[:, :, at], k[:, :, at], v[:, :, at]), subject.extra(q[:, :, at])
+            out, following = module.step(state, *now, **extra)
+            again, _ = module.step(state, *now, **extra)
             identical("the same step twice differs: it changes the state it is given", again, out)
             what = f"step {i} after a prefill of {known}: the output"
             compare(what, [out], [whole[:, :, at]], subject.tolerance)

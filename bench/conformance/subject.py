@@ -80,8 +80,8 @@ class Subject:
     def call(
         self, module: nn.Module, qkv: Sequence[torch.Tensor], key_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The module's output; a variant that wants the block's input gets one."""
-        out: torch.Tensor = module(*qkv, key_mask=key_mask, **self._extra(qkv[0]))
+        """The module's output; a variant that wants the block's input gets one made of q."""
+        out: torch.Tensor = module(*qkv, key_mask=key_mask, **self.extra(qkv[0]))
         return out
 
     def expected(
@@ -93,7 +93,7 @@ class Subject:
         """
         if self.claims.kind == "different":
             slow: Any = copy.deepcopy(module).to("cpu", torch.float64)
-            own: torch.Tensor = slow.reference(*qkv, key_mask=key_mask, **self._extra(qkv[0]))
+            own: torch.Tensor = slow.reference(*qkv, key_mask=key_mask, **self.extra(qkv[0]))
             return own
         q, k, v = qkv
         lengths = q.shape[2], k.shape[2]
@@ -102,12 +102,15 @@ class Subject:
         scale = self.knobs.get("scale")
         return softmax_attention(q, k, v, allowed, key_mask, shape.scale if scale is None else scale)
 
-    def _extra(self, q: torch.Tensor) -> dict[str, torch.Tensor]:
+    def extra(self, q_BHND: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a call takes besides q, k and v: the block's input x (B, N, H * D) where it is wanted.
+
+        Here q, normalised at each position as a block's input is.
+        """
         if not self.claims.needs_x:
             return {}
-        batch, heads, length, width = q.shape
-        made = torch.randn(batch, length, heads * width, generator=torch.Generator().manual_seed(1))
-        return {"x": made.to(q.device, q.dtype)}
+        x_BNC = q_BHND.transpose(1, 2).flatten(2)
+        return {"x": torch.nn.functional.rms_norm(x_BNC, x_BNC.shape[-1:])}
 
 
 def need(claimed: bool, reason: str) -> None:

@@ -70,6 +70,7 @@ def build(cell: Cell, cls: Any, device: str) -> Workload:
         variants.append(module)
         return module
 
+    named: dict[str, torch.Tensor] = {}
     n = cell.seq_len
     query_len = 1 if cell.pass_ == "decode" else n
     if cell.workload == "attention":
@@ -80,6 +81,8 @@ def build(cell: Cell, cls: Any, device: str) -> Workload:
             "v": (cell.batch, kv_heads, n, value_dim),
         }
         inputs = [_normal(size, cell.seed, name, dtype, device) for name, size in sizes.items()]
+        if module.claims.needs_x:  # type: ignore[union-attr]
+            named["x"] = _normal((cell.batch, n, shape.model_dim), cell.seed, "x", dtype, device)
         out_size: tuple[int, ...] = (cell.batch, shape.heads, query_len, value_dim)
     elif cell.workload == "block":
         module = Block(_config(cell), make_attention, causal=cell.causal, max_len=n)
@@ -91,7 +94,7 @@ def build(cell: Cell, cls: Any, device: str) -> Workload:
         out_size = (cell.batch, n, VOCAB)
     _place(module, device, dtype)
     module.train(cell.pass_ == "train")
-    return _assemble(cell, module, variants, shape, inputs, out_size)
+    return _assemble(cell, module, variants, shape, inputs, named, out_size)
 
 
 def _assemble(
@@ -100,6 +103,7 @@ def _assemble(
     variants: list[Any],
     shape: Shape,
     inputs: list[torch.Tensor],
+    named: dict[str, torch.Tensor],
     out_size: tuple[int, ...],
 ) -> Workload:
     assert cell.batch and cell.seq_len
@@ -109,13 +113,13 @@ def _assemble(
     runs: tuple[str, ...] = getattr(variants[0], "runs", variants[0].claims.runs)
     flops = _flops(module, variants, shape, cell.batch, query_len, cell.seq_len)
     if cell.pass_ == "train":
-        leaves = [*(x for x in inputs if x.is_floating_point()), *module.parameters()]
+        leaves = [*(x for x in (*inputs, *named.values()) if x.is_floating_point()), *module.parameters()]
         for leaf in leaves:
             leaf.requires_grad_()
         gradient = torch.ones(out_size, dtype=getattr(torch, cell.dtype), device=inputs[0].device)
 
         def forward() -> torch.Tensor:
-            return module(*inputs)  # type: ignore[no-any-return]
+            return module(*inputs, **named)  # type: ignore[no-any-return]
 
         def train() -> Any:
             # The edge lets the output go before the backward, as a training step does once the loss has read it.
@@ -123,21 +127,22 @@ def _assemble(
             return torch.autograd.grad([edge], leaves, [gradient], allow_unused=True)
 
         total = None if flops is None else TRAIN_FLOPS * flops
-        return Workload(forward, train, [*inputs, gradient], params, total, tokens, runs)
+        return Workload(forward, train, [*inputs, *named.values(), gradient], params, total, tokens, runs)
 
+    held = [*inputs, *named.values()]
     if cell.pass_ == "decode" and hasattr(module, "step"):
-        call, inputs = _step(module, inputs)
+        call, held = _step(module, inputs, named)
         flops = _flops(module, variants, shape, cell.batch, 1, 1)
     else:
 
         def call() -> torch.Tensor:
-            return module(*inputs)  # type: ignore[no-any-return]
+            return module(*inputs, **named)  # type: ignore[no-any-return]
 
     def infer() -> torch.Tensor:
         with torch.inference_mode():
             return call()
 
-    return Workload(infer, infer, inputs, params, flops, tokens, runs)
+    return Workload(infer, infer, held, params, flops, tokens, runs)
 
 
 def idle_call(train: bool) -> Callable[[], Any]:
@@ -171,18 +176,21 @@ def _place(module: nn.Module, device: str, dtype: torch.dtype) -> None:
             setattr(part, name, buffer.to(device=device, dtype=dtype if buffer.is_floating_point() else None))
 
 
-def _step(module: Any, inputs: list[torch.Tensor]) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+def _step(
+    module: Any, inputs: list[torch.Tensor], named: dict[str, torch.Tensor]
+) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
     """Decoding of a recurrent variant: one step from the state of all keys but the last, and what the step reads."""
     q, k, v = inputs
     with torch.inference_mode():
-        state = module.prefill(k[:, :, :-1], v[:, :, :-1])
-        last_k, last_v = k[:, :, -1:].clone(), v[:, :, -1:].clone()
+        state = module.prefill(k[:, :, :-1], v[:, :, :-1], **{name: x[:, :-1] for name, x in named.items()})
+        last = [q, k[:, :, -1:].clone(), v[:, :, -1:].clone()]
+        last_named = {name: x[:, -1:].clone() for name, x in named.items()}
 
     def step() -> torch.Tensor:
-        return module.step(state, q, last_k, last_v)[0]  # type: ignore[no-any-return]
+        return module.step(state, *last, **last_named)[0]  # type: ignore[no-any-return]
 
-    held = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
-    return step, [q, last_k, last_v, *held]
+    kept = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    return step, [*last, *last_named.values(), *kept]
 
 
 def _config(cell: Cell) -> BlockConfig:

@@ -66,7 +66,7 @@ class BlockConfig:
         head_dim = self.d_model // self.heads if self.head_dim is None else self.head_dim
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         value_dim = head_dim if self.value_dim is None else self.value_dim
-        return Shape(self.heads, head_dim, kv_heads, value_dim, max_len, causal)
+        return Shape(self.heads, head_dim, kv_heads, value_dim, max_len, causal, self.d_model)
 
 
 PRESETS: dict[str, BlockConfig] = {
