@@ -14,7 +14,7 @@ STABLE = 0.05  # warm-up ends when its two halves agree within this share
 TIMER_SHARE = 100  # a sample lasts at least this many times the timer's resolution and overhead
 MIN_SAMPLES = 5
 MAX_SAMPLES = 1000
-IDLE_CALLS = 200
+IDLE_CALLS = 50
 WARM_UP_SHARE = 0.25  # of the sampling budget, at most
 
 
