@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from bench import nvidia
+
 PACKAGES = ("torch", "xformers", "numpy", "triton")
 KEPT_BLOCK = 2**25  # bytes; the largest block that glibc keeps, and the threshold it ends at by itself
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers of glibc's malloc.h
@@ -152,6 +154,7 @@ def fingerprint() -> dict[str, Any]:
         "allocator": keep_freed_memory(),
         "openmp": torch.backends.openmp.is_available(),  # type: ignore[no-untyped-call]
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu_state": nvidia.describe(),
         "cuda": torch.version.cuda,
         "packages": {name: _version(name) for name in PACKAGES},
         "git": _git_state(),

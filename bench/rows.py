@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ OVERHEAD_BOUND = 10  # a call shorter than this many empty calls measures the ha
 LONGEST = 500  # characters of a reason
 DISAGREE = 4  # an interval that spans more than this factor says nothing
 BUSY = 0.05  # of all processors, kept busy by other processes
-ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "cuda", "git")
+ENVIRONMENT = ("cpu", "cores", "os", "python", "torch", "cpu_capability", "gpu", "gpu_state", "cuda", "git")
 
 
 def cell_data(cell: Cell) -> dict[str, Any]:
@@ -127,6 +128,8 @@ def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
         flags.append("replicates disagree")
     if statistics.median(reply["others"] for reply in replies) > BUSY:
         flags.append("busy machine")
+    slowdowns = Counter(name for reply in replies for name in reply.get("slowdowns", []))
+    flags += [f"throttled: {name}" for name, count in slowdowns.items() if 2 * count > len(replies)]
     return flags
 
 

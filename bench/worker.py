@@ -16,7 +16,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench import machine, registry
+from bench import machine, nvidia, registry
 from bench.results import strict_json
 from bench.sweep import Cell
 from bench.variant import Unsupported
@@ -191,7 +191,8 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
         built.call, watch, budget_s=request["budget_s"], first_s=firsts[0],
         idle=workload.idle_call(cell.pass_ == "train"),
     )  # fmt: skip
-    return {**reply, **asdict(found), "others": load.others()}
+    slowdowns = nvidia.slowdowns() if cell.device == "cuda" else []
+    return {**reply, **asdict(found), "others": load.others(), "slowdowns": slowdowns}
 
 
 def _load(cell: Cell) -> Any:

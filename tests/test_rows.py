@@ -28,6 +28,8 @@ def reply(time_s: float = 1e-3, trend: float = 0.0, stable: bool = True, others:
         ([reply(others=0.2), reply(others=0.2), reply()], ["busy machine"]),
         ([reply(others=0.2), reply(), reply()], []),
         ([reply(time_s=1e-3), reply(time_s=9e-2), reply(time_s=1e-3)], ["replicates disagree"]),
+        ([{**reply(), "slowdowns": ["power cap"]}] * 2 + [reply()], ["throttled: power cap"]),
+        ([{**reply(), "slowdowns": ["power cap"]}, reply(), reply()], []),
     ],
 )
 def test_b23_b41_a_flag_says_what_most_replicates_show(replies: list[dict[str, Any]], flags: list[str]) -> None:
