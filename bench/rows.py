@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bench.results import Accuracy, Ceiling, Memory, Row, Time
@@ -48,9 +48,9 @@ def without_figures(
     return Row.model_validate({**_base(cell, run, environment), **outcome})
 
 
-def now() -> str:
-    """The time of day for a row: UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now(*, ago_s: float = 0.0) -> str:
+    """The time of day for a row, so many seconds ago: UTC, ISO 8601."""
+    return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="seconds")
 
 
 def measured(
@@ -142,6 +142,6 @@ def trained(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, 
         **_base(cell, run, environment),
         "status": "ok",
         "accuracy": accuracy,
-        "started_at": now(),
+        "started_at": now(ago_s=reply["wall_s"]),
         "wall_s": reply["wall_s"],
     })  # fmt: skip
