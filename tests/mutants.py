@@ -96,6 +96,14 @@ class ScalesLate(Honest):
         return q @ k.mT * self.scale
 
 
+class IgnoresBias(Honest):
+    """The declared bias is not added to the scores."""
+
+    def bias(self, query_len, key_len):
+        heads = torch.arange(1.0, self.shape.heads + 1, dtype=torch.float64)[:, None, None]
+        return (heads * torch.arange(key_len) / 8).expand(-1, query_len, -1)
+
+
 class InPlace(Honest):
     """Writes into the caller's values."""
 

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from bench.pairs import full_pattern
 from variants._masking import group_rows, nothing_seen, zero_padding
 
-FeatureMap = Callable[[torch.Tensor], torch.Tensor]  # (..., D) -> (..., features), float32 or wider, differentiable
+# (..., D) -> (..., features), float32 or wider and differentiable; position by position, without parameters of its own.
+FeatureMap = Callable[[torch.Tensor], torch.Tensor]
 
 CHUNK = 64  # positions; 64 and 128 are fastest, 32 and 256 are slower
 SEGMENT = {"cpu": 2**18}  # elements of phi(q) in a segment
@@ -34,53 +35,54 @@ def linear_attention(
     k: torch.Tensor,
     v: torch.Tensor,
     key_mask: torch.Tensor | None,
-    features: FeatureMap,
+    features_q: FeatureMap,
+    features_k: FeatureMap,
     *,
     causal: bool,
 ) -> torch.Tensor:
     """(B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E), key_mask (B,Nk) -> (B,H,Nq,E) in the dtype of q.
 
-    A query without keys gives 0. features: of q and k alike, without parameters of its own; padded keys get 0 in place
-    of their features.
+    A query without keys, or whose total weight is 0, gives 0. Padded keys get 0 in place of their features.
     """
     k, v = zero_padding(k, v, key_mask)
     blind = max(0, q.shape[2] - k.shape[2]) if causal else 0
     if 0 in (q.shape[0], q.shape[2], k.shape[2]):
         return nothing_seen(q, v.shape[3])
-    out: torch.Tensor = _Attend.apply(q[:, :, blind:], k, v, Problem(features, causal, key_mask))  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _Attend.apply(q[:, :, blind:], k, v, Problem(features_q, features_k, causal, key_mask))  # type: ignore[no-untyped-call]
     return F.pad(out, (0, 0, blind, 0)) if blind else out
 
 
-def fold(k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None, features: FeatureMap) -> torch.Tensor:
+def fold(k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None, features_k: FeatureMap) -> torch.Tensor:
     """The state (B,G,D,F) of keys and values: sum of phi(k) [v, 1]^T."""
     k, v = zero_padding(k, v, key_mask)
-    problem = Problem(features, True, key_mask)
+    problem = Problem(features_k, features_k, True, key_mask)
     state = problem.empty(k, v)
-    for at in _spans(k):
+    for at in _spans(k, state):
         state = state + problem.phi_k(k[:, :, at], at).mT @ _with_ones(v[:, :, at], state)
     return state
 
 
-def read(q: torch.Tensor, state_BGDF: torch.Tensor, features: FeatureMap) -> torch.Tensor:
+def read(q: torch.Tensor, state_BGDF: torch.Tensor, features_q: FeatureMap) -> torch.Tensor:
     """What queries (B,H,N,D) get from a state: (B,H,N,E) in the dtype of q."""
-    return _ratio(_ask(features(q), state_BGDF))[0].to(q.dtype)
+    return _ratio(_ask(features_q(q), state_BGDF))[0].to(q.dtype)
 
 
 class Problem(NamedTuple):
     """What is the same for all segments."""
 
-    features: FeatureMap
+    features_q: FeatureMap
+    features_k: FeatureMap
     causal: bool
     key_mask_BM: torch.Tensor | None
 
     def empty(self, k_BGMD: torch.Tensor, v_BGME: torch.Tensor) -> torch.Tensor:
         """The state of no keys."""
-        phi = self.features(k_BGMD[:, :, :0])
+        phi = self.features_k(k_BGMD[:, :, :0])
         return phi.new_zeros(*phi.shape[:2], phi.shape[3], v_BGME.shape[3] + 1)
 
     def phi_k(self, k_BGLD: torch.Tensor, at: slice) -> torch.Tensor:
         """Features of the keys of a segment, 0 at padded ones: after the map, for it may give more for a key of 0."""
-        phi = self.features(k_BGLD)
+        phi = self.features_k(k_BGLD)
         return phi if self.key_mask_BM is None else phi.masked_fill(~self.key_mask_BM[:, None, at, None], 0)
 
 
@@ -92,12 +94,12 @@ class _Attend(torch.autograd.Function):
         """Keeps the state before each segment of queries, and the total weight of each query."""
         common = k.shape[2] - q.shape[2] if problem.causal else k.shape[2]
         state = problem.empty(k, v)
-        for at in _spans(k[:, :, :common]):
+        for at in _spans(k[:, :, :common], state):
             state = state + problem.phi_k(k[:, :, at], at).mT @ _with_ones(v[:, :, at], state)
         states, out = [state], q.new_empty(*q.shape[:3], v.shape[3])
         total = state.new_empty(*q.shape[:3], 1)
-        for at in _spans(q):
-            phi_q, keys = problem.features(q[:, :, at]), _later(at, common)
+        for at in _spans(q, state):
+            phi_q, keys = problem.features_q(q[:, :, at]), _later(at, common)
             if problem.causal:
                 segment = _Segment(phi_q, problem.phi_k(k[:, :, keys], keys), _with_ones(v[:, :, keys], state), state)
                 sums, state = segment.sums()
@@ -117,9 +119,9 @@ class _Attend(torch.autograd.Function):
         problem: Problem = ctx.problem
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         asked = torch.zeros_like(states[0])  # sum of phi(q) dsums^T over the later queries
-        for number, at in reversed(list(enumerate(_spans(q)))):
+        for number, at in reversed(list(enumerate(_spans(q, asked)))):
             dsums = _ratio_gradient(grad[:, :, at], out[:, :, at], total[:, :, at])
-            phi_q, pull_q = _differentiable(problem.features, q[:, :, at])
+            phi_q, pull_q = _differentiable(problem.features_q, q[:, :, at])
             keys = _later(at, ctx.common)
             if problem.causal:
                 phi_k, pull_k = _differentiable(partial(problem.phi_k, at=keys), k[:, :, keys])
@@ -130,7 +132,7 @@ class _Attend(torch.autograd.Function):
                 dphi_q = _ask(dsums, states[0].mT)
                 asked = asked + group_rows(phi_q, k.shape[1]).mT @ group_rows(dsums, k.shape[1])
             dq[:, :, at] = pull_q(dphi_q)
-        for at in _spans(k[:, :, : ctx.common]):
+        for at in _spans(k[:, :, : ctx.common], asked):
             phi_k, pull_k = _differentiable(partial(problem.phi_k, at=at), k[:, :, at])
             dk[:, :, at] = pull_k(_with_ones(v[:, :, at], asked) @ asked.mT)
             dv[:, :, at] = (phi_k @ asked)[..., :-1]
@@ -194,10 +196,10 @@ class _Segment:
         return self._join(x_BGcgMD.transpose(2, 3).flatten(1, 2))
 
 
-def _spans(x_BHND: torch.Tensor) -> Iterator[slice]:
-    """The positions of x in segments: whole chunks, all of it at most SEGMENT elements."""
+def _spans(x_BHND: torch.Tensor, state_BGDF: torch.Tensor) -> Iterator[slice]:
+    """The positions of x in segments: whole chunks, and at most SEGMENT features, of which the state has one a row."""
     elements = SEGMENT.get(x_BHND.device.type, SEGMENT_ELSEWHERE)
-    row = x_BHND.shape[0] * x_BHND.shape[1] * x_BHND.shape[3]
+    row = x_BHND.shape[0] * x_BHND.shape[1] * state_BGDF.shape[2]
     size = max(1, elements // (row * CHUNK)) * CHUNK
     return (slice(start, min(start + size, x_BHND.shape[2])) for start in range(0, x_BHND.shape[2], size))
 

@@ -7,20 +7,18 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench.pairs import full_pairs, full_pattern
+from bench.pairs import distances, full_pairs, full_pattern
 from bench.variant import Shape, Unsupported, variant
-from variants._fused import one_width
-from variants._masking import nothing_seen, zero_padding
+from variants._bias import Alibi
+from variants._sdpa import attend, sdpa
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-QUERY_BLOCK = 512  # rows of a causal key mask that exist at a time
 
 
 @variant(
@@ -35,7 +33,8 @@ class Flash(nn.Module):
     """Fused softmax attention: exact, without n-by-n matrices in memory.
 
     backend: the kernel, strictly: `flash` (torch; CPU and CUDA), `efficient` and `cudnn` (torch; CUDA), `xformers`
-    (memory_efficient_attention; CUDA). scale: factor of the scores; None is head_dim ** -0.5.
+    (memory_efficient_attention; CUDA). scale: factor of the scores; None is head_dim ** -0.5. bias: `alibi` goes to
+    the kernel as a mask, for none computes it: a forward holds 512 H n numbers, a train call keeps H n^2 (causal half).
 
     Exact conversions: torch's causal flag is aligned top-left, so queries that see nothing are cut off (Nq > Nk) and
     missing ones put in front as zeros (Nq < Nk); key masks go to the kernel as boolean masks, with the causal pattern
@@ -49,12 +48,13 @@ class Flash(nn.Module):
         *,
         backend: Literal["flash", "efficient", "cudnn", "xformers"] = "flash",
         scale: float | None = None,
+        bias: Literal["none", "alibi"] = "none",
     ) -> None:
         super().__init__()
         self.shape = shape
         self.backend = backend
         self.scale = shape.scale if scale is None else scale
-        self.kernel_scale = self.scale if self.scale > 0 else 1.0
+        self.position_bias = Alibi(shape) if bias == "alibi" else None
         self.runs = ("xformers",) if backend == "xformers" else (f"{backend}_attention",)
 
     def require(self, *, dtype: str, device: str) -> None:
@@ -79,57 +79,37 @@ class Flash(nn.Module):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(B,H,Nq,D), (B,Hkv,Nk,D), (B,Hkv,Nk,Dv), key_mask (B,Nk) -> (B,H,Nq,Dv)."""
-        k, v = zero_padding(k, v, key_mask)
-        query_len, key_len, value_dim = q.shape[2], k.shape[2], v.shape[3]
-        if 0 in (q.shape[0], query_len, key_len):
-            return nothing_seen(q, value_dim)
-        blind = max(0, query_len - key_len) if self.shape.causal else 0
-        q, k, v = one_width(q[:, :, blind:] if blind else q, k, v)
-        if self.scale <= 0:  # the kernel multiplies after masking: minus infinity would become NaN or plus infinity
-            q = q * self.scale
-        causal = self.shape.causal and q.shape[2] > 1
-        out = self._whole(q, k, v, causal) if key_mask is None else self._masked(q, k, v, key_mask, causal)
-        return F.pad(out[..., :value_dim], (0, 0, blind, 0)) if blind else out[..., :value_dim]
-
-    def _whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-        if self.backend == "xformers":
-            return _xformers(q, k, v, causal, self.kernel_scale)
-        ahead = k.shape[2] - q.shape[2] if causal else 0
-        return self._kernel(F.pad(q, (0, 0, ahead, 0)) if ahead else q, k, v, causal=causal)[:, :, ahead:]
-
-    def _masked(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor, causal: bool
-    ) -> torch.Tensor:
-        if self.backend == "xformers" or (self.backend == "flash" and q.device.type == "cuda"):
-            raise Unsupported(f"backend '{self.backend}' takes no key_mask on {q.device.type} (use 'efficient')")
-        if not causal:
-            return self._kernel(q, k, v, key_mask[:, None, None, :])
-        first, outs = k.shape[2] - q.shape[2], []
-        for start in range(0, q.shape[2], QUERY_BLOCK):
-            q_block = q[:, :, start : start + QUERY_BLOCK]
-            end = first + start + q_block.shape[2]
-            mask = key_mask[:, None, None, :end] & full_pattern(q_block.shape[2], end, True, q.device)
-            outs.append(self._kernel(q_block, k[:, :, :end], v[:, :, :end], mask))
-        return torch.cat(outs, 2)
+        for name, given in (("key_mask", key_mask is not None), ("bias", self.position_bias is not None)):
+            if given and (self.backend == "xformers" or (self.backend == "flash" and q.device.type == "cuda")):
+                raise Unsupported(f"backend '{self.backend}' takes no {name} on {q.device.type} (use 'efficient')")
+        return attend(
+            q,
+            k,
+            v,
+            key_mask,
+            causal=self.shape.causal,
+            scale=self.scale,
+            kernel=_xformers if self.backend == "xformers" else self._kernel,
+            bias=self.position_bias,
+        )
 
     def _kernel(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        causal: bool = False,
+        *,
+        mask: torch.Tensor | None,
+        causal: bool,
+        scale: float,
     ) -> torch.Tensor:
         with sdpa_kernel(KERNELS[self.backend]):
-            return F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=mask,
-                is_causal=causal,
-                scale=self.kernel_scale,
-                enable_gqa=q.shape[1] != k.shape[1],
-            )
+            return sdpa(q, k, v, mask=mask, causal=causal, scale=scale)
+
+    def bias(self, query_len: int, key_len: int) -> torch.Tensor | None:
+        """What is added to the scores, float64 (H, Nq, Nk); None for nothing."""
+        gap_NM = distances(query_len, key_len)
+        return None if self.position_bias is None else self.position_bias(gap_NM, torch.float64)
 
     def pattern(self, query_len: int, key_len: int, device: torch.device | str = "cpu") -> torch.Tensor:
         """Allowed pairs, bool (Nq, Nk)."""
@@ -140,7 +120,9 @@ class Flash(nn.Module):
         return full_pairs(query_len, key_len, self.shape.causal)
 
 
-def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def _xformers(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, mask: torch.Tensor | None, causal: bool, scale: float
+) -> torch.Tensor:
     from xformers.ops import memory_efficient_attention
     from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask
 
@@ -149,6 +131,7 @@ def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, s
     shared = (batch, k.shape[1], heads // k.shape[1])
     q_BNGHD = q.reshape(*shared, query_len, width).permute(0, 3, 1, 2, 4)
     k_BMGHD, v_BMGHD = (x.transpose(1, 2)[:, :, :, None].expand(-1, -1, -1, shared[2], -1) for x in (k, v))
+    assert mask is None
     bias = LowerTriangularFromBottomRightMask() if causal else None
     out_BNGHD = memory_efficient_attention(q_BNGHD, k_BMGHD, v_BMGHD, attn_bias=bias, scale=scale)
     out: torch.Tensor = out_BNGHD.permute(0, 2, 3, 1, 4).reshape(batch, heads, query_len, width)

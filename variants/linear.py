@@ -29,7 +29,7 @@ class Linear(nn.Module):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(B,H,Nq,D), (B,Hkv,Nk,D), (B,Hkv,Nk,Dv), key_mask (B,Nk) -> (B,H,Nq,Dv)."""
-        return linear_attention(q, k, v, key_mask, features, causal=self.shape.causal)
+        return linear_attention(q, k, v, key_mask, features, features, causal=self.shape.causal)
 
     def prefill(self, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The state (B, Hkv, D, Dv + 1) after these keys and values: S, and z as its last column."""

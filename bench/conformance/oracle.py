@@ -12,10 +12,12 @@ def softmax_attention(
     allowed: torch.Tensor,
     key_mask: torch.Tensor | None,
     scale: float,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """(B,H,Nq,D), (B,Hkv,Nk,D), (B,Hkv,Nk,Dv) -> (B,H,Nq,Dv), one query at a time; differentiable.
 
-    allowed: bool (Nq,Nk), or (H,Nq,Nk) where heads differ. A query with no key gives 0.
+    allowed: bool (Nq,Nk), or (H,Nq,Nk) where heads differ. A query with no key gives 0. bias: (H,Nq,Nk), added to the
+    scaled scores.
     """
     batch, heads, query_len, _ = q.shape
     kv_heads, key_len = k.shape[1:3]
@@ -32,6 +34,8 @@ def softmax_attention(
                     rows.append(nothing.expand(v.shape[3]))
                     continue
                 scores = k[b, shared, keys] @ q[b, h, i] * scale
+                if bias is not None:
+                    scores = scores + bias[h, i, keys]
                 weights = (scores - scores.max()).exp()
                 rows.append(weights @ v[b, shared, keys] / weights.sum())
     if not rows:

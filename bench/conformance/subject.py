@@ -87,12 +87,12 @@ class Subject:
     def expected(
         self, module: nn.Module, shape: Shape, qkv: Sequence[torch.Tensor], key_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What the output should be: softmax attention under the declared pattern, or the variant's own reference.
+        """What the output should be: softmax attention under the declared pattern and bias, or the own reference.
 
         float64 on the CPU, from `qkv` in float64. For an approximate variant: what it stands in for.
         """
+        slow: Any = copy.deepcopy(module).to("cpu", torch.float64)
         if self.claims.kind == "different":
-            slow: Any = copy.deepcopy(module).to("cpu", torch.float64)
             own: torch.Tensor = slow.reference(*qkv, key_mask=key_mask, **self.extra(qkv[0]))
             return own
         q, k, v = qkv
@@ -100,17 +100,26 @@ class Subject:
         pattern = getattr(module, "pattern", None)
         allowed = full_pattern(*lengths, self.causal) if pattern is None else pattern(*lengths)
         scale = self.knobs.get("scale")
-        return softmax_attention(q, k, v, allowed, key_mask, shape.scale if scale is None else scale)
+        scale = shape.scale if scale is None else scale
+        return softmax_attention(q, k, v, allowed, key_mask, scale, bias_of(slow, *lengths))
 
     def extra(self, q_BHND: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a call takes besides q, k and v: the block's input x (B, N, H * D) where it is wanted.
 
-        Here q, normalised at each position as a block's input is.
+        Here q, normalised at each position as a block's input is, and rounded to the subject's dtype: a call in another
+        dtype gets the same numbers.
         """
         if not self.claims.needs_x:
             return {}
-        x_BNC = q_BHND.transpose(1, 2).flatten(2)
-        return {"x": torch.nn.functional.rms_norm(x_BNC, x_BNC.shape[-1:])}
+        exact_BNC = q_BHND.double().transpose(1, 2).flatten(2)
+        exact_BNC = torch.nn.functional.rms_norm(exact_BNC, exact_BNC.shape[-1:])
+        lost_BNC = (exact_BNC - exact_BNC.to(getattr(torch, self.dtype)).double()).detach()
+        return {"x": (exact_BNC - lost_BNC).to(q_BHND.dtype)}
+
+
+def bias_of(module: Any, query_len: int, key_len: int) -> torch.Tensor | None:
+    """What an exact module declares that it adds to its scores, (H, Nq, Nk), by a method `bias`; None for nothing."""
+    return module.bias(query_len, key_len) if hasattr(type(module), "bias") else None
 
 
 def need(claimed: bool, reason: str) -> None:
