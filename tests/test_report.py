@@ -17,7 +17,8 @@ from bench.report.answer import short_answer
 from bench.report.digits import Estimate, number, plus_minus, rounded
 from bench.report.document import Document, read_document
 from bench.report.tables import Cell, Table, leaders
-from bench.results import FAILED, Gap, Memory, Row
+from bench.results import FAILED, Gap, Memory, Row, Time
+from bench.stats import interval
 
 TEXT_ONLY = ("md", "html", "csv")
 
@@ -138,21 +139,23 @@ def test_what_changes_figures_makes_a_table_of_its_own(tmp_path: Path, change: d
 
 def test_b45_units_are_binary_and_growth_is_fitted(tmp_path: Path) -> None:
     rows = [cost("full", 8192, peak=4.085 * 1024), cost("full", 16384, peak=16.107 * 1024)]
-    memory = table(document(tmp_path, *rows), "memory")
+    found = document(tmp_path, *rows)
+    memory = table(found, "memory")
     assert memory.unit == "MiB"
     assert "2^20 bytes" in memory.caption
-    assert texts(memory, "full") == ["4,183", "16,494", "n^1.98"]
+    assert texts(memory, "full") == ["4,183", "16,494"]
+    assert texts(table(found, "growth"), "full")[2:] == ["n^1.98", "n^2"]
 
 
 def test_memory_is_read_back_from_bytes(tmp_path: Path) -> None:
     row = cost("full", memory=Memory(peak_bytes=1032 * MIB))
-    assert texts(table(document(tmp_path, row), "memory"), "full") == ["1,032", ""]
+    assert texts(table(document(tmp_path, row), "memory"), "full") == ["1,032"]
 
 
 def test_no_memory_counter_gives_no_figure_and_its_reason(tmp_path: Path) -> None:
     row = cost("full", memory=Memory(reasons={"peak_bytes": "mps has no counter"}))
     found = document(tmp_path, row)
-    assert texts(table(found, "memory"), "full") == ["n/a", ""]
+    assert texts(table(found, "memory"), "full") == ["n/a"]
     assert found.sections[0].reasons == ("full at 512: no peak memory – mps has no counter",)
 
 
@@ -183,14 +186,71 @@ def test_c08_partly_unsupported_grid_keeps_every_cell(tmp_path: Path) -> None:
 def test_c30_one_replicate_has_no_interval(tmp_path: Path) -> None:
     rows = [cost("full", spread=None, replicates=1), cost("x", ms=20, spread=None, replicates=1)]
     found = document(tmp_path, *rows)
-    assert texts(table(found, "time"), "full") == ["10.0", ""]
+    assert texts(table(found, "time"), "full") == ["10.0"]
     assert "full at 512 (10.0 ms, one replicate, no interval)" in "".join(found.answer[0])
     for path in report.write(tmp_path / "run", formats=TEXT_ONLY):
         assert not re.search(r"\b(nan|null|None)\b", path.read_text(encoding="utf-8")), path
 
 
-def test_c30_growth_is_blank_with_one_length(tmp_path: Path) -> None:
-    assert texts(table(document(tmp_path, cost("full")), "time"), "full")[-1] == ""
+def measured(variant: str, n: int, ms: float, half: float = 0.01, **changes: Any) -> Row:
+    """A cell with three replicates around its median."""
+    samples = [[ms / 1e3 * factor] * 3 for factor in (1 - half, 1, 1 + half)]
+    low, high = interval([one[0] for one in samples])
+    time = Time(median_s=ms / 1e3, low_s=low, high_s=high, replicates=3, samples_s=samples)
+    return cost(variant, n, ms=ms, time=time, **changes)
+
+
+def test_c30_growth_is_left_out_with_one_length(tmp_path: Path) -> None:
+    kinds = [found.kind for found in document(tmp_path, cost("full")).sections[0].tables]
+    assert "growth" not in kinds
+
+
+def test_b46_exponents_have_an_interval_and_stand_beside_what_is_declared(tmp_path: Path) -> None:
+    lengths = (512, 1024, 2048, 4096)
+    rows = [measured("full", n, ms=n**2 / 1e5, peak=64 * n) for n in lengths]
+    rows += [measured(name, n, ms=n / 100, peak=n) for n in lengths for name in ("local", "mine")]
+    growth = table(document(tmp_path, *rows), "growth")
+    assert texts(growth, "full")[:2] == ["n^2.00 ±0.02", "n^2"]
+    assert texts(growth, "local")[:3] == ["n^1.00 ±0.02", "n*w", "n^1.00"]
+    assert texts(growth, "mine")[1::2] == ["", ""]
+    exponent = cell(growth, "full", "time").estimate
+    assert exponent is not None and exponent.low is not None and exponent.high is not None
+    assert exponent.low < 2 < exponent.high
+
+
+def test_b41_crossovers_have_an_interval_or_none_in_range(tmp_path: Path) -> None:
+    lengths = (512, 1024, 2048, 4096)
+    rows = [measured("flash", n, ms=n**2 / 1e5) for n in lengths]
+    rows += [measured("local", n, ms=n * 1500 / 1e5) for n in lengths]
+    rows += [measured("linear", n, ms=n / 1e4) for n in lengths]
+    rows += [measured("full", n, ms=n**2 / 1e4) for n in lengths]
+    rows += [measured("twin", n, ms=n**2 / 1e5) for n in lengths]
+    found = document(tmp_path, *rows)
+    crossovers = table(found, "crossover")
+    local = cell(crossovers, "local", "faster than flash")
+    assert local.text.startswith("from 1,500 (1,4")
+    assert local.estimate is not None and local.estimate.low is not None and local.estimate.high is not None
+    assert local.estimate.low < 1500 < local.estimate.high
+    for label, text in (("linear", "faster throughout"), ("full", "slower throughout"), ("twin", "not told apart")):
+        assert cell(crossovers, label, "faster than flash") == Cell(f"none in range: {text}")
+    assert cell(crossovers, "flash", "faster than flash").text == "–"
+    told = ["".join(sentence) for sentence in found.answer]
+    assert any(one.startswith("Faster than flash, block, forward: local from 1,500 (1,4") for one in told)
+    assert not any("linear none" in one for one in told)
+
+
+def test_a_crossover_without_replicates_is_no_headline(tmp_path: Path) -> None:
+    rows = [cost("flash", 512, ms=10), cost("x", 512, ms=20), cost("flash", 2048, ms=40), cost("x", 2048, ms=20)]
+    found = document(tmp_path, *rows)
+    assert cell(table(found, "crossover"), "x", "faster than flash").text == "from 1,020 (no interval)"
+    assert not any("Faster than" in "".join(sentence) for sentence in found.answer)
+
+
+def test_the_front_of_time_and_memory(tmp_path: Path) -> None:
+    rows = [cost("flash", ms=10, peak=10), cost("small", ms=20, peak=5), cost("worse", ms=20, peak=20)]
+    crossovers = table(document(tmp_path, *rows, cost("lost", status="oom")), "crossover")
+    front = {label: texts(crossovers, label)[1] for label in ("flash", "small", "worse", "lost")}
+    assert front == {"flash": "yes", "small": "yes", "worse": "no", "lost": ""}
 
 
 def test_swept_knobs_name_the_series_and_fixed_ones_stand_below(tmp_path: Path) -> None:

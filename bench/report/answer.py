@@ -11,6 +11,7 @@ from bench.report.accuracy import metric_name, metric_of, results_of, score, sco
 from bench.report.costs import MEMORY, TIME, Quantity, best_at, figures_at
 from bench.report.digits import Estimate
 from bench.report.groups import Cells
+from bench.report.scaling import overtakes, rival
 from bench.report.tables import column_name, leaders
 
 
@@ -50,6 +51,7 @@ def _costs(cells: Cells, where: str) -> list[Sentence]:
     if lacking:
         named = _names(lacking) if len(lacking) <= MOST_NAMES else [f"{len(lacking)} of {len(cells.ranked)} variants"]
         sentences[0] += [" Not measured at every length: ", *named, "."]
+    sentences += _crossovers(cells, where)
     if any(figures_at(cells, MEMORY, column) for column in cells.columns):
         sentences.append([f"Least memory, {where}: ", *_walk(cells, MEMORY)])
     return sentences
@@ -85,6 +87,20 @@ def _stretch(cells: Cells, quantity: Quantity, team: tuple[str, ...], columns: l
         return [*_names(team), f" {where}, {same} ({value})"]
     doubt = ", one replicate, no interval" if quantity is TIME and best.low is None else ""
     return [Name(team[0]), f" {where} ({value}{doubt})"]
+
+
+def _crossovers(cells: Cells, where: str) -> list[Sentence]:
+    """From which lengths on which variants are faster than the rival; none where nothing crosses."""
+    base = rival(cells)
+    if base is None:
+        return []
+    places = {label: overtakes(cells, base, label) for label in cells.ranked if label != base}
+    crossed = {label: text for label, (text, place) in places.items() if place and place.low is not None}
+    parts: Sentence = [f"Faster than {base}, {where}: "]
+    for label, text in list(crossed.items())[:MOST_NAMES]:
+        parts += [*([", "] if len(parts) > 1 else []), Name(label), f" {text}"]
+    more = len(crossed) - MOST_NAMES
+    return [[*parts, f" and {more} more (see the table of crossovers)." if more > 0 else "."]] if crossed else []
 
 
 def _accuracy(cells: Cells, where: str) -> Sentence:

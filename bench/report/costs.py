@@ -1,8 +1,7 @@
-"""What a cell costs: tables of time, peak memory and throughput, speed-up over the baseline, growth with the length."""
+"""What a cell costs: tables of time, peak memory, throughput and error, and the speed-up over the baseline."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,19 +13,16 @@ from bench.report.tables import (
     ABSENT,
     NO_FIGURE,
     Cell,
-    Section,
     Table,
     column_name,
-    flag_notes,
     leaders,
     ok_row,
-    reasons,
 )  # fmt: skip
 from bench.results import Row
+from bench.stats import geometric_mean, speed_up
 
 BASELINE = "full"
 NO_BASE = "–"
-FIT_POINTS = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,6 @@ class Quantity:
     take: Callable[[Row], Estimate | None]
     write: Callable[[Estimate], str]
     reading: str
-    grows: bool = True
     ranked: bool = True
 
 
@@ -77,7 +72,7 @@ TIME = Quantity(
 )  # fmt: skip
 THROUGHPUT = Quantity(
     "throughput", "Throughput", "tokens/s", True, take_throughput, lambda found: rounded(found.value),
-    "Positions per second (batch × length / time). More is better.", grows=False,
+    "Positions per second (batch × length / time). More is better.",
 )  # fmt: skip
 MEMORY = Quantity(
     "memory", "Peak memory", "MiB", False, take_peak, lambda found: number(found.value),
@@ -97,28 +92,23 @@ def best_at(cells: Cells, quantity: Quantity, column: int | None) -> list[str]:
     return leaders(figures_at(cells, quantity, column), higher_is_better=quantity.higher_is_better)
 
 
-def cost_section(cells: Cells) -> Section:
-    """Tables of time, peak memory, throughput, speed-up and error of one group, and why figures are missing."""
-    tables = [_table(cells, quantity) for quantity in QUANTITIES]
-    tables += [_table(cells, quantity) for quantity in _errors(cells)]
-    speed_up = _speed_up(cells)
-    if speed_up is not None:
-        tables.insert(len(QUANTITIES), speed_up)
-    return Section(cells, tuple(tables), tuple(reasons(cells)), (*flag_notes(cells), *cells.notes))
+def cost_tables(cells: Cells) -> list[Table]:
+    """Time, peak memory, throughput, speed-up and error of one group."""
+    tables = [_table(cells, quantity) for quantity in (*QUANTITIES, *_errors(cells))]
+    ratios = _speed_up(cells)
+    if ratios is not None:
+        tables.insert(len(QUANTITIES), ratios)
+    return tables
 
 
 def _table(cells: Cells, quantity: Quantity) -> Table:
     best = {column: best_at(cells, quantity, column) if quantity.ranked else [] for column in cells.columns}
-    rows = []
-    for label in cells.by_label:
-        line = [_cell(cells, quantity, label, column, best[column]) for column in cells.columns]
-        rows.append((label, (*line, _growth(cells, quantity, label)) if quantity.grows else tuple(line)))
+    rows = [
+        (label, tuple(_cell(cells, quantity, label, column, best[column]) for column in cells.columns))
+        for label in cells.by_label
+    ]
     columns = tuple(column_name(column) for column in cells.columns)
-    caption = quantity.reading
-    if quantity.grows:
-        columns += ("growth",)
-        caption += f" Growth: the exponent p of n^p fitted to the longest {FIT_POINTS} lengths measured."
-    return Table(quantity.kind, quantity.title, caption, quantity.unit, columns, tuple(rows))
+    return Table(quantity.kind, quantity.title, quantity.reading, quantity.unit, columns, tuple(rows))
 
 
 def _cell(cells: Cells, quantity: Quantity, label: str, column: int | None, best: list[str]) -> Cell:
@@ -131,22 +121,6 @@ def _cell(cells: Cells, quantity: Quantity, label: str, column: int | None, best
     if found is None:
         return Cell(NO_FIGURE)
     return Cell(quantity.write(found), found, best=label in best, flagged=bool(row.flags))
-
-
-def _growth(cells: Cells, quantity: Quantity, label: str) -> Cell:
-    """Exponent of the least-squares line through the longest lengths on log axes."""
-    points = []
-    for column in cells.columns:
-        row = ok_row(cells, label, column)
-        found = quantity.take(row) if row is not None else None
-        if column and found is not None and found.value > 0:
-            points.append((math.log(column), math.log(found.value)))
-    points = points[-FIT_POINTS:]
-    if len(points) < 2:
-        return Cell("")
-    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-    return Cell(f"n^{slope:.2f}", Estimate(slope))
 
 
 def _errors(cells: Cells) -> list[Quantity]:
@@ -166,7 +140,7 @@ def _error(name: str) -> Quantity:
     return Quantity(
         f"error {clean(name)}", f"Error: {clean(name)}", "", False, take, lambda found: f"{found.value:.3g}",
         "Of the last queries, relative to the largest entry, "
-        "against exact attention or the variant's own slow formula.", grows=False, ranked=False,
+        "against exact attention or the variant's own slow formula.", ranked=False,
     )  # fmt: skip
 
 
@@ -197,7 +171,7 @@ def _speed_up(cells: Cells) -> Table | None:
 def _ratio(times: Mapping[str, Estimate], base: str, label: str) -> float | None:
     if base not in times or label not in times or min(times[base].value, times[label].value) <= 0:
         return None
-    return times[base].value / times[label].value
+    return speed_up(times[base].value, times[label].value)
 
 
 def _ratio_cell(cells: Cells, label: str, column: int | None, ratio: float | None) -> Cell:
@@ -211,11 +185,11 @@ def _mean(cells: Cells, label: str, ratios: list[float]) -> Cell:
     """Geometric mean with what it is over: `1.00× (2 of 3, 1 failed)`."""
     line = cells.by_label[label]
     lost = Counter(_loss(line.get(column)) for column in cells.columns if not ok_row(cells, label, column))
-    counts = ", ".join([f"{len(ratios)} of {len(cells.columns)}", *(f"{n} {why}" for why, n in sorted(lost.items()))])
-    if not ratios:
+    mean = geometric_mean(ratios)
+    counts = ", ".join([f"{mean.count} of {len(cells.columns)}", *(f"{n} {why}" for why, n in sorted(lost.items()))])
+    if mean.value is None:
         return Cell(f"{NO_FIGURE} ({counts})")
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    return Cell(f"{mean:.2f}× ({counts})", Estimate(mean))
+    return Cell(f"{mean.value:.2f}× ({counts})", Estimate(mean.value))
 
 
 def _loss(row: Row | None) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from bench.report.accuracy import accuracy_section
 from bench.report.answer import Sentence, short_answer
-from bench.report.costs import cost_section
-from bench.report.groups import group_cells
+from bench.report.costs import cost_tables
+from bench.report.groups import Cells, group_cells
+from bench.report.scaling import crossover_table, growth_table
 from bench.report.source import Source, clean, read_sources, status_counts
-from bench.report.tables import Section
+from bench.report.tables import Section, flag_notes, reasons
 
 METHOD = (
     "Each replicate is a fresh process that builds the module and its inputs from seeded generators, warms up, and "
@@ -76,9 +77,15 @@ def read_document(folders: Path | str | Iterable[Path | str]) -> Document:
     """Read one or more run folders into a report; UserError when one has no rows file."""
     sources = read_sources(folders)
     groups = group_cells(sources)
-    sections = [accuracy_section(cells) if cells.group.is_task else cost_section(cells) for cells in groups]
+    sections = [accuracy_section(cells) if cells.group.is_task else _cost_section(cells) for cells in groups]
     title = "Attention benchmark: " + ", ".join(source.run for source in sources)
     return Document(title, short_answer(groups), sections, [_provenance(source) for source in sources])
+
+
+def _cost_section(cells: Cells) -> Section:
+    """The tables of one group of timed cells, and why figures are missing."""
+    tables = [*cost_tables(cells), *(table for table in (growth_table(cells), crossover_table(cells)) if table)]
+    return Section(cells, tuple(tables), tuple(reasons(cells)), (*flag_notes(cells), *cells.notes))
 
 
 def counts_line(counts: dict[str, int]) -> str:
