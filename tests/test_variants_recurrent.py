@@ -157,7 +157,8 @@ def test_strong_decay_is_finite_and_right_forward_and_backward(form: str, streng
         inputs = [part.to(dtype).detach().requires_grad_() for part in (q, k, v, *gates)]
         state = torch.zeros(2, HEADS, WIDTH, WIDTH, dtype=dtype)
         out, last = segment(*inputs, state)
-        return [out, last, *torch.autograd.grad(out.square().sum() + last.sum(), inputs)]
+        gradients = torch.autograd.grad(out.square().sum() + last.sum(), inputs)
+        return [out.detach(), last.detach(), *gradients]
 
     narrow, exact = run(torch.float32), run(torch.float64)
     largest = max(float(part.abs().max()) for part in exact)
