@@ -43,7 +43,7 @@ def prepare(sweep: Sweep, known: Sequence[registry.Entry], launcher: Launcher) -
     prepared = Prepared(sweep, made, facts["environment"], facts["devices"])
     by_variant: dict[str, list[Cell]] = {}
     for cell in made:
-        if cell.task is None:
+        if not cell.once:
             by_variant.setdefault(cell.variant, []).append(cell)
     for group in by_variant.values():
         prepared.costs.update(_costs(group, prepared.devices, launcher))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bench.results import Accuracy, Ceiling, Memory, Row, Time
+from bench.results import Ceiling, Memory, Row, Time
 from bench.stats import interval
 from bench.sweep import Cell
 
@@ -133,15 +133,15 @@ def flags_of(replies: Sequence[dict[str, Any]]) -> list[str]:
     return flags
 
 
-def trained(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, Any]) -> Row:
-    """The row of a trained cell: its accuracy, or the status it ended with."""
+def once(cell: Cell, run: str, reply: dict[str, Any], environment: dict[str, Any]) -> Row:
+    """The row of a cell that is done once: the accuracy of a training or the errors of its numbers, or its status."""
     if reply["status"] != "ok":
         return without_figures(cell, run, reply["status"], reply["reason"], environment, reply.get("wall_s"))
-    accuracy = Accuracy.model_validate(reply["accuracy"])
     return Row.model_validate({
         **_base(cell, run, environment),
         "status": "ok",
-        "accuracy": accuracy,
+        "accuracy": reply.get("accuracy"),
+        "error": reply.get("error"),
         "started_at": now(ago_s=reply["wall_s"]),
         "wall_s": reply["wall_s"],
     })  # fmt: skip

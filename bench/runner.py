@@ -42,12 +42,12 @@ class Runner:
     def run(self, *, order_seed: int, rerun_failed: bool) -> None:
         """Do all that is not done. On KeyboardInterrupt what was measured becomes rows, and the interrupt passes on."""
         todo = [cell for cell in self._prepared.cells if self._is_open(cell, rerun_failed)]
-        timed = [cell for cell in todo if cell.task is None]
-        trained = [cell for cell in todo if cell.task is not None]
-        self._progress.expect(self._sweep.rounds * len(timed) + len(trained), len(todo))
+        timed = [cell for cell in todo if not cell.once]
+        once = [cell for cell in todo if cell.once]
+        self._progress.expect(self._sweep.rounds * len(timed) + len(once), len(todo))
         try:
-            self._measure(timed, random.Random(order_seed), len(trained))
-            self._train(trained)
+            self._measure(timed, random.Random(order_seed), len(once))
+            self._do_once(once)
         except KeyboardInterrupt:
             for cell in timed:
                 if self._replicates(cell) and not self._done(cell):
@@ -267,36 +267,36 @@ class Runner:
                 f"{row.status}: {row.variant} {row.workload} {row.pass_ or ''} n={row.seq_len}: {row.reason}"
             )
 
-    # --- trained cells ---
+    # --- cells that are done once: trainings, comparisons of numbers ---
 
-    def _train(self, trained: list[Cell]) -> None:
-        """Trainings side by side, one thread and one processor each, as many as there are processors."""
-        waiting = [cell for cell in trained if not self._refuse_training(cell)]
+    def _do_once(self, cells: list[Cell]) -> None:
+        """Side by side, one processor each, as many as there are processors."""
+        waiting = [cell for cell in cells if not self._refuse_once(cell)]
         slots = list(range(machine.default_threads()))
         running: list[tuple[Job, Cell, int]] = []
         while waiting or running:
             self._progress.expect(len(waiting) + len(running), len(waiting) + len(running))
             while waiting and slots:
                 cell, slot = waiting.pop(0), slots.pop()
-                self._progress.working(f"training {cell.label()}")
-                running.append((self._start_training(cell, slot), cell, slot))
+                self._progress.working(cell.label())
+                running.append((self._start_once(cell, slot), cell, slot))
             job, reply = self._launcher.collect([job for job, _, _ in running])
             done = next(item for item in running if item[0] is job)
             running.remove(done)
             slots.append(done[2])
             self._progress.step()
-            self._add(rows.trained(done[1], self._journal.folder.name, reply, self._prepared.environment))
+            self._add(rows.once(done[1], self._journal.folder.name, reply, self._prepared.environment))
 
-    def _start_training(self, cell: Cell, slot: int) -> Job:
+    def _start_once(self, cell: Cell, slot: int) -> Job:
         request = {
-            "function": "train",
+            "function": "train" if cell.task else cell.workload,
             "cell": rows.cell_data(cell),
             "memory_limit": self._limit(cell),
             "processor": slot,
         }
         return self._launcher.start(request, timeout_s=self._sweep.timeout)
 
-    def _refuse_training(self, cell: Cell) -> bool:
+    def _refuse_once(self, cell: Cell) -> bool:
         reason = self._prepared.devices[cell.device]
         refused = ("unsupported", f"device {cell.device} is not available: {reason}") if reason else self._gate(cell)
         if refused is not None:

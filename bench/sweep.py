@@ -19,6 +19,7 @@ from bench.errors import UserError, unknown
 
 PRESETS = Path(__file__).parent / "sweeps"
 TASK = "task:"
+FIDELITY = "fidelity"
 LIMITS = {"rounds", "max_rounds", "precision", "budget", "timeout", "memory_limit"}  # when to stop, not what to measure
 
 
@@ -85,8 +86,8 @@ class Sweep(Strict):
         for workload in value:
             if workload.startswith(TASK):
                 tasks.find(workload.removeprefix(TASK))
-            elif workload not in ("attention", "block", "model"):
-                raise unknown("workload", workload, ["attention", "block", "model", "task:NAME"])
+            elif workload not in ("attention", "block", "model", FIDELITY):
+                raise unknown("workload", workload, ["attention", "block", "model", FIDELITY, "task:NAME"])
         return value
 
     @model_validator(mode="after")
@@ -154,6 +155,11 @@ class Cell(BaseModel):
         return _digest(axes)
 
     @property
+    def once(self) -> bool:
+        """Whether it is measured in one process, not replicated: a training, or a comparison of numbers."""
+        return self.pass_ is None
+
+    @property
     def gate(self) -> tuple[Any, ...]:
         """What one run of the conformance gate answers for."""
         return (self.variant, json.dumps(self.knobs, sort_keys=True), self.device, self.dtype, self.causal)
@@ -162,10 +168,13 @@ class Cell(BaseModel):
         """The cell in a few words, for progress lines and reasons."""
         knobs = ",".join(f"{name}={value}" for name, value in self.knobs.items() if value is not None)
         name = f"{self.variant}({knobs})" if knobs else self.variant
-        what = f"{self.workload} {self.pass_} n={self.seq_len}" if self.pass_ else f"{self.workload}/{self.preset}"
+        what = f"{self.workload} {self.pass_} n={self.seq_len}" if self.pass_ else self._what_once()
         return (
             f"{name} {what} {'causal' if self.causal else 'bidirectional'} {self.dtype} {self.device} seed={self.seed}"
         )
+
+    def _what_once(self) -> str:
+        return f"{self.workload}/{self.preset}" if self.task else f"{self.workload} n={self.seq_len}"
 
 
 def _digest(value: Any) -> str:
@@ -247,6 +256,7 @@ def cells(
         return registry.source_hash(registry.find(name, known), rooms)
 
     made = list(_measured(sweep, names, known, devices, threads, environment, source_hash))
+    made += _compared(sweep, names, known, devices, threads, environment, source_hash)
     made += _trained(sweep, names, known, devices, environment, source_hash)
     return list({cell.key: cell for cell in made}.values())
 
@@ -261,7 +271,7 @@ def _measured(
     source_hash: Callable[[str, tuple[str, ...]], str],
 ) -> Iterator[Cell]:
     axes = itertools.product(
-        [w for w in sweep.workload if not w.startswith(TASK)],
+        [w for w in sweep.workload if not w.startswith(TASK) and w != FIDELITY],
         resolve_devices(sweep, devices),
         sweep.dtype,
         sweep.causal,
@@ -281,6 +291,30 @@ def _measured(
                 variant=entry.name, knobs=knobs, workload=workload, pass_=pass_, batch=batch, heads=heads,
                 kv_heads=kv_heads or heads, head_dim=head_dim, value_dim=value_dim or head_dim, seq_len=n, key_len=n,
                 causal=causal, dtype=dtype, device=device, threads=count, seed=seed, environment=environment,
+                source_hash=source_hash(entry.name, registry.MEASURING), source=entry.source(),
+            )  # fmt: skip
+
+
+def _compared(
+    sweep: Sweep,
+    names: list[str],
+    known: Sequence[registry.Entry],
+    devices: Sequence[str],
+    threads: int,
+    environment: str,
+    source_hash: Callable[[str, tuple[str, ...]], str],
+) -> Iterator[Cell]:
+    """The cells of workload `fidelity`, controls included: one example, as many key heads as heads."""
+    axes = itertools.product(
+        resolve_devices(sweep, devices), sweep.dtype, sweep.causal, sweep.heads, sweep.head_dim, sweep.seq_len
+    )
+    everyone = [*names, *(name for name in sweep.controls if name not in names)]
+    for device, dtype, causal, heads, head_dim, n in axes if FIDELITY in sweep.workload else ():
+        for entry, knobs in _variants(everyone, known, sweep.knobs):
+            yield Cell(
+                variant=entry.name, knobs=knobs, workload=FIDELITY, batch=1, heads=heads, kv_heads=heads,
+                head_dim=head_dim, value_dim=head_dim, seq_len=n, key_len=n, causal=causal, dtype=dtype,
+                device=device, threads=(sweep.threads or [threads])[0], seed=sweep.seeds[0], environment=environment,
                 source_hash=source_hash(entry.name, registry.MEASURING), source=entry.source(),
             )  # fmt: skip
 

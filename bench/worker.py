@@ -248,6 +248,21 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     return {"accuracy": accuracy.model_dump()}
 
 
+def _fidelity(request: dict[str, Any]) -> dict[str, Any]:
+    from bench.measure.fidelity import measure
+    from bench.measure.workload import shape_of
+
+    cell = Cell.model_validate(request["cell"])
+    assert cell.seq_len is not None
+    machine.set_process_state(cell.threads, cell.seed)
+    cls, shape = _load(cell), shape_of(cell)
+    errors = measure(
+        lambda more: cls(shape, **{**cell.knobs, **more}), shape, cell.seq_len,
+        seed=cell.seed, seeded="seed" in cell.knobs, dtype=cell.dtype, device=cell.device,
+    )  # fmt: skip
+    return {"error": errors}
+
+
 FUNCTIONS = {
     "describe machine": _describe_machine,
     "import plugins": _import_plugins,
@@ -258,6 +273,7 @@ FUNCTIONS = {
     "limits": _limits,
     "measure": _measure,
     "train": _train,
+    "fidelity": _fidelity,
 }
 PRELOAD = [  # what a worker would import first thing, so that starting one costs a fork
     "torch",

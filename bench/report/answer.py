@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from bench.report.accuracy import metric_name, metric_of, results_of, score, scores, seeds_of, write_chance, write_score
 from bench.report.costs import MEMORY, TIME, Quantity, best_at, figures_at
 from bench.report.digits import Estimate
+from bench.report.fidelity import is_fidelity
 from bench.report.groups import Cells
 from bench.report.scaling import overtakes, rival
 from bench.report.tables import column_name, leaders
@@ -27,6 +28,8 @@ def short_answer(groups: Sequence[Cells]) -> list[Sentence]:
     """One or two sentences a group, in the order of the groups."""
     found: list[Sentence] = []
     for cells in groups:
+        if is_fidelity(cells):
+            continue
         alike = [other for other in groups if other.group.is_task == cells.group.is_task]
         where = _where(cells, alike)
         found += [_accuracy(cells, where)] if cells.group.is_task else _costs(cells, where)

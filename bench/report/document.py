@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.report.accuracy import accuracy_section
 from bench.report.answer import Sentence, short_answer
 from bench.report.costs import cost_tables
+from bench.report.fidelity import fidelity_section, is_fidelity
 from bench.report.groups import Cells, group_cells
 from bench.report.scaling import crossover_table, growth_table
 from bench.report.source import Source, clean, read_sources, status_counts
@@ -77,9 +78,15 @@ def read_document(folders: Path | str | Iterable[Path | str]) -> Document:
     """Read one or more run folders into a report; UserError when one has no rows file."""
     sources = read_sources(folders)
     groups = group_cells(sources)
-    sections = [accuracy_section(cells) if cells.group.is_task else _cost_section(cells) for cells in groups]
+    sections = [_section(cells) for cells in groups]
     title = "Attention benchmark: " + ", ".join(source.run for source in sources)
     return Document(title, short_answer(groups), sections, [_provenance(source) for source in sources])
+
+
+def _section(cells: Cells) -> Section:
+    if cells.group.is_task:
+        return accuracy_section(cells)
+    return fidelity_section(cells) if is_fidelity(cells) else _cost_section(cells)
 
 
 def _cost_section(cells: Cells) -> Section:

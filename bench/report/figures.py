@@ -27,6 +27,7 @@ from bench.report.canvas import draw_interval, draw_line, look, new_axes, set_le
 from bench.report.costs import QUANTITIES, Quantity
 from bench.report.digits import Estimate
 from bench.report.document import Document
+from bench.report.fidelity import is_fidelity
 from bench.report.groups import Cells
 from bench.report.styles import CONTROL_COLOUR, Style, styles_of
 from bench.report.tables import ABSENT, NO_FIGURE, column_name, join, ok_row
@@ -60,6 +61,8 @@ def draw_figures(document: Document, *, png: bool = True) -> list[Figure]:
     with look():
         for section in document.sections[:MOST_SECTIONS]:
             cells, heading = section.cells, document.heading(section)
+            if is_fidelity(cells):
+                continue
             drawings = _tasks(cells, styles, heading) if cells.group.is_task else _costs(cells, styles, heading)
             figures += [_finish(drawing, cells.slug, png=png) for drawing in drawings]
     return figures

@@ -1,0 +1,63 @@
+"""How far the numbers of each variant are from exact softmax attention: one table a length."""
+
+from __future__ import annotations
+
+from bench.report.digits import Estimate
+from bench.report.groups import Cells
+from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, column_name, ok_row, reasons
+from bench.results import Row
+
+SHOWN = {  # metric of the row field `error`: heading; the others are in the exports
+    "output_vs_mean": "output",
+    "gradient": "gradient",
+    "top1": "top 1",
+}
+CAPTION = (
+    "Errors without training, on normal q, k and v; the number in a heading is the spread of q and k (0.5: nearly even "
+    "rows, 2: rows of a few keys). output: relative to the distance of exact attention from the average of the values, "
+    "so 1 is no better than averaging. gradient: relative, the worst of q, k and v. top 1: share of queries whose "
+    "heaviest key is the right one. Variants with a seed are averaged over 5 draws."
+)
+
+
+def is_fidelity(cells: Cells) -> bool:
+    """Whether a group compares numbers."""
+    return cells.group.workload == "fidelity"
+
+
+def fidelity_section(cells: Cells) -> Section:
+    """A table for each length, metrics by spread in its columns."""
+    spreads = _spreads(cells)
+    tables = tuple(_table(cells, column, spreads) for column in cells.columns)
+    return Section(cells, tables, tuple(reasons(cells)), tuple(cells.notes))
+
+
+def _spreads(cells: Cells) -> list[str]:
+    names = {name for line in cells.by_label.values() for row in line.values() for name in row.error or {}}
+    return sorted({name.partition(", spread ")[2] for name in names if ", spread " in name}, key=float)
+
+
+def _table(cells: Cells, column: int | None, spreads: list[str]) -> Table:
+    asked = [(metric, spread) for metric in SHOWN for spread in spreads]
+    rows = tuple(
+        (label, tuple(_cell(cells, label, column, f"{metric}, spread {spread}") for metric, spread in asked))
+        for label in cells.by_label
+    )
+    at = column_name(column)
+    headings = tuple(f"{SHOWN[metric]} {spread}" for metric, spread in asked)
+    return Table(f"fidelity {at}", f"Error against exact attention at n = {at}", CAPTION, "", headings, rows)
+
+
+def _cell(cells: Cells, label: str, column: int | None, name: str) -> Cell:
+    row: Row | None = cells.by_label[label].get(column)
+    if row is None:
+        return Cell(ABSENT)
+    if ok_row(cells, label, column) is None:
+        return Cell(row.status)
+    value = (row.error or {}).get(name)
+    return Cell(NO_FIGURE) if value is None else Cell(_written(value), Estimate(value))
+
+
+def _written(value: float) -> str:
+    """Two digits are enough for an error; below a thousandth its size alone."""
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.1g}" if value >= 1e-3 else f"{value:.0e}"
