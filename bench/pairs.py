@@ -31,7 +31,11 @@ def window_pattern(
     query_len: int, key_len: int, window: int, causal: bool, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
     """Allowed pairs of a sliding window of `window` positions, the query included, bool (Nq, Nk)."""
-    gap = distances(query_len, key_len, device)
+    return near(distances(query_len, key_len, device), window, causal)
+
+
+def near(gap: torch.Tensor, window: int, causal: bool) -> torch.Tensor:
+    """Which distances p - j lie in a sliding window, the query included."""
     return (gap < window) & (gap >= 0) if causal else gap.abs() < window
 
 
@@ -44,13 +48,68 @@ def full_pairs(query_len: int, key_len: int, causal: bool) -> int:
 
 def window_pairs(query_len: int, key_len: int, window: int, causal: bool) -> int:
     """Number of allowed pairs of a sliding window. w=3, n=7, causal: 18."""
-    first = key_len - query_len
-    seen = _sum_clipped(first + 1, key_len, key_len)
-    beyond = _sum_clipped(first + 1 - window, key_len - window, key_len)
+    return _near(key_len - query_len, key_len, key_len, window, causal)
+
+
+def dilated_pairs(query_len: int, key_len: int, window: int, dilation: int, causal: bool) -> int:
+    """Number of allowed pairs of a window of `window` places, `dilation` positions apart. w=3, d=2, n=7, causal: 15."""
+    return sum(
+        window_pairs(
+            _places(key_len, rest, dilation) - _places(key_len - query_len, rest, dilation), keys, window, causal
+        )
+        for rest in range(min(dilation, key_len))
+        if (keys := _places(key_len, rest, dilation))
+    )
+
+
+def global_pairs(query_len: int, key_len: int, window: int, tokens: int, causal: bool) -> int:
+    """Number of allowed pairs of a window and `tokens` first keys for all; bidirectional: these see all keys."""
+    first, tokens = key_len - query_len, min(tokens, key_len)
+
+    def rows(low: int, high: int) -> int:
+        behind = _sum_clipped(low - window + 1, high - window, tokens)
+        reached = _sum_clipped(low + window, high + window - 1, tokens)
+        ahead = 0 if causal else (high - low) * tokens - reached
+        return _near(low, high, key_len, window, causal) + behind + ahead
+
     if causal:
-        return seen - beyond
+        return rows(first, key_len)
+    low, high = min(max(first, 0), tokens), tokens  # the queries that see all, if there are any
+    return rows(first, key_len) - rows(low, high) + (high - low) * key_len
+
+
+def block_pairs(query_len: int, key_len: int, block: int, before: int) -> int:
+    """Number of pairs of queries with their own block up to themselves and `before` whole ones before it.
+
+    Where there are fewer, with those. block=2, before=1, n=5: 13.
+    """
+
+    def upto(end: int) -> int:  # the queries at positions 0..end - 1
+        blocks, rest = divmod(end, block)
+        own = blocks * (block * (block + 1) // 2) + rest * (rest + 1) // 2
+        return own + block * (block * _sum_clipped(1, blocks - 1, before) + rest * min(blocks, before))
+
+    return upto(key_len) - upto(max(key_len - query_len, 0))
+
+
+def earlier_blocks(query_len: int, key_len: int, block: int) -> int:
+    """Number of whole blocks before the own one, summed over the queries. block=2, n=5: 4."""
+    own = block_pairs(query_len, key_len, block, 0)
+    return (block_pairs(query_len, key_len, block, key_len) - own) // block
+
+
+def _near(low: int, high: int, key_len: int, window: int, causal: bool) -> int:
+    """Pairs of a sliding window for the queries at the positions low..high - 1."""
+    beyond = _sum_clipped(low + 1 - window, high - window, key_len)
+    if causal:
+        return _sum_clipped(low + 1, high, key_len) - beyond
     # Symmetric: keys up to p + w - 1 less keys up to p - w, each clipped to the keys there are.
-    return _sum_clipped(first + window, key_len + window - 1, key_len) - beyond
+    return _sum_clipped(low + window, high + window - 1, key_len) - beyond
+
+
+def _places(end: int, rest: int, size: int) -> int:
+    """How many integers x < end have x % size == rest, less how many there are below 0."""
+    return (end - rest + size - 1) // size
 
 
 def _sum_clipped(low: int, high: int, limit: int) -> int:

@@ -36,6 +36,7 @@ __all__ = [
     "admit",
     "attention_flops",
     "check_key_mask",
+    "no_backward",
     "variant",
 ]
 
@@ -142,10 +143,12 @@ def admit(
     key_len: int,
     masked: bool = False,
     decode: bool = False,
+    train: bool = False,
 ) -> None:
     """Raise `Unsupported` unless the module claims all that a call would ask of it; called before anything runs.
 
-    A module may add limits of its own in `require(*, dtype, device)`.
+    A module may add limits of its own in `require(*, dtype, device)`, and say in `no_backward(device)` why it cannot be
+    trained there.
     """
     claims: Claims = module.claims
     if dtype not in claims.dtypes:
@@ -168,6 +171,15 @@ def admit(
         raise Unsupported(f"key length {key_len} exceeds max_len {shape.max_len}")
     if hasattr(module, "require"):
         module.require(dtype=dtype, device=device)
+    reason = no_backward(module, device) if train else None
+    if reason is not None:
+        raise Unsupported(f"training is not supported: {reason}")
+
+
+def no_backward(module: Any, device: str) -> str | None:
+    """Why a module has no backward on a device; None where it has one."""
+    reason: str | None = module.no_backward(device) if hasattr(module, "no_backward") else None
+    return reason
 
 
 def check_key_mask(key_mask: torch.Tensor | None, batch: int, key_len: int) -> None:

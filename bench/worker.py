@@ -19,7 +19,7 @@ from typing import Any
 from bench import machine, nvidia, registry
 from bench.results import strict_json
 from bench.sweep import Cell
-from bench.variant import Unsupported
+from bench.variant import Shape, Unsupported, admit
 
 
 def serve(connection: Connection, log: str, request: dict[str, Any]) -> None:
@@ -105,16 +105,37 @@ def _describe_machine(request: dict[str, Any]) -> dict[str, Any]:
     return {"devices": machine.devices(), "environment": machine.fingerprint()}
 
 
-def _import_plugins(request: dict[str, Any]) -> dict[str, Any]:
-    """Why each of the given sources cannot be imported, None where it can."""
+def _try_out(request: dict[str, Any]) -> dict[str, Any]:
+    """Why each of the given sources cannot be imported, and why no device here can run it; None where all is well.
+
+    It is built as it is, for an ordinary shape, in the first dtype and direction that it claims.
+    """
     broken: dict[str, str | None] = {}
+    refused: dict[str, str | None] = {}
     for source in request["sources"]:
+        name = source["name"]
+        broken[name] = refused[name] = None
         try:
-            registry.load(source)
-            broken[source["name"]] = None
+            cls = registry.load(source)
         except BaseException as error:  # the import runs foreign code
-            broken[source["name"]] = _failure(error)["reason"]
-    return {"broken": broken}
+            broken[name] = _failure(error)["reason"]
+            continue
+        reasons = {device: _refusal(cls, device) for device, why in machine.devices().items() if why is None}
+        if None not in reasons.values():
+            refused[name] = "; ".join(dict.fromkeys(reason or "" for reason in reasons.values()))
+    return {"broken": broken, "refused": refused}
+
+
+def _refusal(cls: Any, device: str) -> str | None:
+    """Why a class cannot run on a device, in its own words."""
+    claims = cls.claims
+    try:
+        shape = Shape(8, 64, causal=claims.causal)
+        dtype = "float32" if "float32" in claims.dtypes else claims.dtypes[0]
+        admit(cls(shape).to(device), shape, dtype=dtype, device=device, query_len=8, key_len=8)
+    except BaseException as error:  # building it runs foreign code
+        return str(_failure(error)["reason"])
+    return None
 
 
 def _gate(request: dict[str, Any]) -> dict[str, Any]:
@@ -229,7 +250,6 @@ def _limits(request: dict[str, Any]) -> dict[str, Any]:
 def _train(request: dict[str, Any]) -> dict[str, Any]:
     from bench import tasks
     from bench.measure.training import train
-    from bench.variant import Shape, admit
 
     cell = Cell.model_validate(request["cell"])
     assert cell.task is not None and cell.preset is not None
@@ -238,7 +258,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
 
     def make_attention(shape: Shape) -> Any:
         module = cls(shape, **cell.knobs)
-        admit(module, shape, dtype=cell.dtype, device=cell.device, query_len=1, key_len=1)
+        admit(module, shape, dtype=cell.dtype, device=cell.device, query_len=1, key_len=1, train=True)
         return module
 
     accuracy = train(
@@ -265,7 +285,7 @@ def _fidelity(request: dict[str, Any]) -> dict[str, Any]:
 
 FUNCTIONS = {
     "describe machine": _describe_machine,
-    "import plugins": _import_plugins,
+    "try out": _try_out,
     "gate": _gate,
     "check": _check,
     "costs": _costs,

@@ -18,8 +18,11 @@ from bench.conformance.subject import compare, identical
 from bench.variant import Shape, Unsupported, admit, variant
 
 BUILT_IN = {entry.name: registry.load(entry.source()) for entry in registry.entries()}
-NAMES = sorted(BUILT_IN)
-KNOBS = [(name, {}) for name in NAMES] + [
+COMPILED = pytest.param("flex", marks=pytest.mark.slow)  # minutes in the compiler
+NAMES = [*(name for name in sorted(BUILT_IN) if name != "flex"), COMPILED]
+KNOBS = [(name, {}) for name in NAMES[:-1]] + [
+    pytest.param("flex", {}, marks=pytest.mark.slow),
+    pytest.param("flex", {"window": 20}, marks=pytest.mark.slow),
     ("local", {"window": 1}),
     ("local", {"window": 20}),
     ("sparse", {"stride": 4}),

@@ -162,7 +162,7 @@ def test_b02_the_first_call_of_a_plugin_is_apart(launcher: Launcher, plugin) -> 
 
 def test_broken_plugins_are_told_apart(launcher: Launcher, plugin) -> None:
     sources = [registry.entries([plugin(name)])[-1].source() for name in ("honest", "broken_import")]
-    reply = launcher.call({"function": "import plugins", "sources": sources}, timeout_s=60)
+    reply = launcher.call({"function": "try out", "sources": sources}, timeout_s=60)
     assert reply["broken"] == {"honest": None, "broken_import": "RuntimeError: the library libfoo.so is missing"}
 
 

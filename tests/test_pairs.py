@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from bench.pairs import distances, full_pairs, full_pattern, window_pairs, window_pattern
+from bench.pairs import (
+    block_pairs,
+    dilated_pairs,
+    distances,
+    earlier_blocks,
+    full_pairs,
+    full_pattern,
+    global_pairs,
+    window_pairs,
+    window_pattern,
+)
 
 SIZES = [(n, m) for n in range(17) for m in range(17)]
 
@@ -40,6 +52,33 @@ def test_windows_count_like_loops(window: int, causal: bool) -> None:
         rows = brute(n, m, causal, window)
         assert window_pattern(n, m, window, causal).tolist() == rows, (n, m)
         assert window_pairs(n, m, window, causal) == count(rows), (n, m)
+
+
+def tally(query_len: int, key_len: int, causal: bool, rule: Callable[[int, int], bool]) -> int:
+    """Pairs (position, key) that a rule in words allows."""
+    positions = range(key_len - query_len, key_len)
+    return sum(rule(p, j) for p in positions for j in range(key_len) if not causal or j <= p)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 20])
+def test_b29_dilated_and_global_windows_count_like_loops(window: int, causal: bool) -> None:
+    for n, m in SIZES:
+        for step in (1, 2, 3, 7):
+            wanted = tally(n, m, causal, lambda p, j, d=step: (p - j) % d == 0 and abs(p - j) < window * d)
+            assert dilated_pairs(n, m, window, step, causal) == wanted, (n, m, step)
+        for tokens in (0, 1, 3, 30):
+            wanted = tally(n, m, causal, lambda p, j, g=tokens: abs(p - j) < window or j < g or 0 <= p < g)
+            assert global_pairs(n, m, window, tokens, causal) == wanted, (n, m, tokens)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 20])
+def test_b29_blocks_count_like_loops(block: int) -> None:
+    for n, m in SIZES:
+        for before in (0, 1, 3, 30):
+            wanted = tally(n, m, True, lambda p, j, t=before: p // block - j // block <= t)
+            assert block_pairs(n, m, block, before) == wanted, (n, m, before)
+        assert earlier_blocks(n, m, block) == sum(p // block for p in range(max(m - n, 0), m)), (n, m)
 
 
 def test_a01_causal_is_bottom_right() -> None:
@@ -78,3 +117,6 @@ def test_counts_need_no_array() -> None:
     n = 10**9
     assert full_pairs(n, n, True) == n * (n + 1) // 2
     assert window_pairs(n, n, 256, True) == n * 256 - 255 * 256 // 2
+    assert dilated_pairs(n, n, 256, 4, True) == n * 256 - 4 * (255 * 256 // 2)
+    assert global_pairs(n, n, 256, 1, True) == n * 256 - 255 * 256 // 2 + n - 256
+    assert block_pairs(n, n, 10, 0) == n // 10 * 55

@@ -59,7 +59,7 @@ class Synthesizer(nn.Module):
         allowed = full_pattern(q.shape[2], q.shape[2], self.shape.causal, q.device)[None, None]
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :]
-        weights, seen = masked_softmax(self._scores(x.to(wide)).clone(), allowed)
+        weights, seen = masked_softmax(self._scores(x.to(wide)).expand(len(q), -1, -1, -1).clone(), allowed)
         out = weights @ v.to(wide).repeat_interleave(q.shape[1] // v.shape[1], 1)
         return out.masked_fill(~seen, 0).to(q.dtype)
 

@@ -44,16 +44,23 @@ def check(
         for entry in wanted:
             knobs = registry.resolve_knobs(entry, settings.get(entry.name, {}))
             request = {"function": "check", "source": entry.source(), "knobs": knobs, "device": device, "dtype": dtype}
-            failed |= _show_findings(entry.name, launcher.call(request, timeout_s=CHECK_TIMEOUT_S))
+            failed |= _show_findings(entry.name, launcher.call(request, timeout_s=CHECK_TIMEOUT_S), optional=everything)
     return 1 if failed else 0
 
 
-def _show_findings(name: str, reply: dict[str, Any]) -> bool:
-    """Print the findings on one variant; returns whether anything failed or nothing could be checked."""
-    console = Console()
+def _show_findings(name: str, reply: dict[str, Any], *, optional: bool) -> bool:
+    """Print the findings on one variant; returns whether anything failed or nothing could be checked.
+
+    optional: a variant that cannot run on this machine is no failure.
+    """
+    console = Console(markup=False)
     if reply["status"] != "ok":
         console.print(f"{name}: {reply['status']}: {reply['reason']}", markup=False)
         return True
+    details = {finding["detail"] for finding in reply["findings"]}
+    if len(details) == 1 and {finding["status"] for finding in reply["findings"]} == {"not applicable"}:
+        console.print(f"{name}: cannot run here: {details.pop()}")
+        return not optional
     table = Table("check", "direction", "result", "detail", title=name)
     counts: dict[str, int] = {}
     for finding in reply["findings"]:

@@ -13,6 +13,7 @@ from bench.errors import unknown
 from bench.launch import Launcher
 from bench.prepare import describe_machine
 from bench.sweep import preset_names, read_sweep
+from bench.variant import Claims
 
 IMPORT_TIMEOUT_S = 120.0
 WIDE = 200
@@ -24,7 +25,9 @@ def show_list(what: str) -> None:
     if what not in shown:
         raise unknown("list", what, shown)
     table, notes = shown[what]()
-    console = Console(width=None if sys.stdout.isatty() else WIDE)  # a file or a pipe has room for every knob
+    console = Console(
+        markup=False, width=None if sys.stdout.isatty() else WIDE
+    )  # a file or a pipe has room for every knob
     console.print(table)
     for note in notes:
         console.print(note, markup=False)
@@ -32,39 +35,40 @@ def show_list(what: str) -> None:
 
 def _variants() -> tuple[Table, list[str]]:
     entries = registry.entries()
-    foreign = {entry.name: entry for entry in entries if not entry.origin.startswith("built-in") and not entry.broken}
-    failures = _import_failures(list(foreign.values()))
-    table = Table("variant", "kind", "time", "memory", "causal", "both ways", "knobs", "what it is")
-    notes = registry.near_miss_groups()
+    broken, refused = _tried_out([entry for entry in entries if not entry.broken])
+    table = Table("variant", "kind", "time", "memory", "does", "knobs", "what it is", "paper", "here")
     for entry in entries:
-        broken = entry.broken or (failures.get(entry.name) if entry.name in foreign else None)
-        if broken or entry.claims is None:
-            table.add_row(entry.name, "broken", "", "", "", "", "", f"{entry.origin}: {broken}")
+        why = entry.broken or broken.get(entry.name)
+        if why or entry.claims is None:
+            table.add_row(entry.name, "broken", "", "", "", "", f"{entry.origin}: {why}", "", "no")
             continue
         claims = entry.claims
         knobs = ", ".join(f"{knob.name}={knob.default}" for knob in entry.knobs.values())
+        reason = refused.get(entry.name)
         table.add_row(
-            entry.name, claims.kind, claims.time, claims.memory, _yes(claims.causal), _yes(claims.bidirectional),
-            knobs, entry.summary,
+            entry.name, claims.kind, claims.time, claims.memory, _abilities(claims), knobs, entry.summary,
+            claims.paper, "yes" if reason is None else f"no: {reason}",
         )  # fmt: skip
-    return table, notes
+    return table, registry.near_miss_groups()
 
 
-def _import_failures(entries: Sequence[registry.Entry]) -> dict[str, str | None]:
-    """Why each plugin cannot be imported; asked in a worker, since the import runs foreign code."""
-    if not entries:
-        return {}
+def _abilities(claims: Claims) -> str:
+    """What a variant supports, in a few words."""
+    able = {
+        "causal": claims.causal, "both ways": claims.bidirectional, "cross": claims.cross, "padding": claims.key_mask,
+        "grouped heads": claims.grouped, "decode": claims.decode,
+    }  # fmt: skip
+    return ", ".join(name for name, yes in able.items() if yes)
+
+
+def _tried_out(entries: Sequence[registry.Entry]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """(why each variant cannot be imported, why it cannot run here); asked in a worker: building runs its code."""
     with Launcher() as launcher:
-        request = {"function": "import plugins", "sources": [entry.source() for entry in entries]}
+        request = {"function": "try out", "sources": [entry.source() for entry in entries]}
         reply = launcher.call(request, timeout_s=IMPORT_TIMEOUT_S)
     if reply["status"] != "ok":
-        return {entry.name: reply["reason"] for entry in entries}
-    broken: dict[str, str | None] = reply["broken"]
-    return broken
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+        return {}, {entry.name: reply["reason"] for entry in entries}
+    return reply["broken"], reply["refused"]
 
 
 def _tasks() -> tuple[Table, list[str]]:
@@ -106,4 +110,4 @@ def show_environment() -> None:
             f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else "not available" if value is None else str(value)
         )
         table.add_row(name.removesuffix("_bytes"), shown)
-    Console().print(table)
+    Console(markup=False).print(table)

@@ -43,7 +43,7 @@ def noise(*, out: str | None = None) -> int:
     with Launcher() as launcher, Progress(messages) as progress:
         prepared = prepare(sweep, registry.entries(), launcher)
         floor = measure_noise(prepared, launcher, progress, order_seed=random.SystemRandom().randrange(2**31))
-    _show(floor, Console())
+    _show(floor, Console(markup=False))
     if max(floor.shares.values()) > MOST:
         told = f"not stored: above {100 * MOST:.0f} % this machine is too busy to compare on; let it rest and try again"
         messages.print(told, markup=False, highlight=False)

@@ -80,7 +80,7 @@ def _describe(journal: Journal, prepared: Prepared, command: str) -> int:
 
 def _report(journal: Journal, messages: Console) -> None:
     written = report.write([journal.folder])
-    report.show([journal.folder], Console())
+    report.show([journal.folder], Console(markup=False))
     pages = [path for path in written if path.suffix in (".html", ".md")]
     messages.print(f"rows and report in {journal.folder}: {', '.join(path.name for path in pages)}", markup=False)
 
@@ -96,7 +96,7 @@ def _show_plan(prepared: Prepared) -> None:
         table.add_row(
             cell.variant, cell.workload, cell.pass_ or "", str(cell.seq_len or ""), cell.device, cell.dtype, flops
         )
-    Console().print(table)
+    Console(markup=False).print(table)
     if not prepared.cells:
         raise UserError("the sweep has no cells")
 

@@ -39,11 +39,12 @@ def check_causality_of_block(subject: Subject) -> str | None:
     block = block.to(subject.device, getattr(torch, subject.dtype)).eval()
     shape = subject.shape(heads=1, head_dim=32)
     x_BNC = subject.draw(shape, LENGTH, LENGTH)[0].detach()[:, 0]
-    before = block(x_BNC)
-    for cut in CUTS:
-        changed = block(_after(cut, x_BNC[:, None])[:, 0])
-        what = f"outputs of the block before position {cut} depend on its input from there on"
-        identical(what, changed[:, :cut], before[:, :cut])
+    with torch.no_grad():
+        before = block(x_BNC)
+        for cut in CUTS:
+            changed = block(_after(cut, x_BNC[:, None])[:, 0])
+            what = f"outputs of the block before position {cut} depend on its input from there on"
+            identical(what, changed[:, :cut], before[:, :cut])
     return None
 
 

@@ -25,6 +25,7 @@ def check_values(subject: Subject) -> str | None:
 
 def check_gradients(subject: Subject) -> str | None:
     """The gradients of q, k and v equal the oracle's."""
+    need(subject.no_backward is None, subject.no_backward or "")
     shape = subject.shape()
     return match_oracle(subject, shape, subject.draw(shape, LENGTH, LENGTH), values=False)
 

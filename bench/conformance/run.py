@@ -117,9 +117,10 @@ def gate(cls: type, knobs: Mapping[str, Any], *, device: str, dtype: str, causal
     subject = Subject(cls, dict(knobs), device, dtype, causal)
     subject.admit()
     findings = [find(check, subject) for check in (*GATE, *GATE_IF_CLAIMED)]
+    needed = GATE_NEEDS if subject.no_backward is None else GATE_NEEDS - {"gradients"}  # then it is never trained
     return [
         replace(finding, status="fail", detail=f"could not be checked: {finding.detail}")
-        if finding.status == "not applicable" and finding.check in GATE_NEEDS
+        if finding.status == "not applicable" and finding.check in needed
         else finding
         for finding in findings
     ]

@@ -66,6 +66,7 @@ def build(cell: Cell, cls: Any, device: str) -> Workload:
             query_len=query_len,
             key_len=n,
             decode=cell.pass_ == "decode",
+            train=cell.pass_ == "train",
         )
         variants.append(module)
         return module

@@ -1,0 +1,227 @@
+"""Softmax attention in blocks of queries, each with a list of the key blocks that it may see.
+
+Blocks are cut at absolute positions: block number i holds the positions i * block ... of queries and of keys alike;
+a query at a position before key 0 lies in a block with a negative number. X rows (batch and key head), b blocks of
+queries, r queries of a block, R = query heads that share a key head times r, L blocks of a list, S = L * block keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from variants._fused import one_width
+from variants._masking import nothing_seen, zero_padding
+from variants._sdpa import attend
+
+# (positions p of queries, positions j of keys) -> which pairs are allowed, all broadcastable to (b, r, S).
+Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+TILE = {"cpu": 2**18}  # scores that exist at a time: 1 MiB of float32 stays in the cache
+TILE_ELSEWHERE = 2**24  # enough to fill an accelerator
+
+
+def query_blocks(query_len: int, key_len: int, block: int, device: torch.device | str) -> torch.Tensor:
+    """The numbers of the blocks in which there are queries, int64 (b,)."""
+    return torch.arange((key_len - query_len) // block, -(-key_len // block), device=device)
+
+
+def others(lists_bL: torch.Tensor, count: int) -> torch.Tensor:
+    """The first `count` blocks, (b, count), with -1 for those that stand in a list of neighbours."""
+    first_bC = torch.arange(count, device=lists_bL.device).expand(len(lists_bL), -1)
+    return first_bC.where((first_bC < lists_bL[:, :1]) | (first_bC > lists_bL[:, -1:]), -1)
+
+
+def attend_lists(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key_mask: torch.Tensor | None,
+    *,
+    block: int,
+    lists_bL: torch.Tensor,
+    rule: Rule,
+    scale: float,
+) -> torch.Tensor:
+    """softmax(scale * q k^T) v over listed keys that the rule allows: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E) -> (B,H,Nq,E).
+
+    lists_bL: numbers of key blocks for every one of `query_blocks`; a number that no key has stands for nothing, and
+    no block may be listed twice. On the CPU the scores exist by tiles, in float32 or wider, and are computed again in
+    the backward; elsewhere torch's fused kernel runs on gathered keys.
+    """
+    k, v = zero_padding(k, v, key_mask)
+    (batch, heads, query_len, width), (kv_heads, key_len) = q.shape, k.shape[1:3]
+    if 0 in (batch, query_len, key_len):
+        return nothing_seen(q, v.shape[3])
+    start, ahead = divmod(key_len - query_len, block)
+    blocks, tail = lists_bL.shape[0], -key_len % block
+    p_br = torch.arange(start * block, (start + blocks) * block, device=q.device).view(blocks, block)
+
+    def allowed(some: slice) -> torch.Tensor:
+        j_bS = positions(lists_bL[some], block)
+        exists_bS = (j_bS >= 0) & (j_bS < key_len)
+        allowed_1brS = (rule(p_br[some, :, None], j_bS[:, None]) & exists_bS[:, None]).expand(-1, block, -1)[None]
+        if key_mask is None:
+            return allowed_1brS
+        return allowed_1brS & key_mask[:, j_bS.clamp(0, key_len - 1)][:, :, None]
+
+    problem = Problem(lists_bL, block, heads // kv_heads, allowed)
+    on_cpu = q.device.type == "cpu"
+    dtype = torch.promote_types(q.dtype, torch.float32) if on_cpu else q.dtype
+    q_BGgbrD = (F.pad(q, (0, 0, ahead, tail)).to(dtype) * scale).view(batch, kv_heads, -1, blocks, block, width)
+    q_XbRD = q_BGgbrD.transpose(2, 3).reshape(batch * kv_heads, blocks, -1, width)
+    k_XMD, v_XME = ((F.pad(x, (0, 0, 0, tail)) if tail else x).to(dtype).flatten(0, 1).contiguous() for x in (k, v))
+    out_XbRE = tiled(q_XbRD, k_XMD, v_XME, problem)[0] if on_cpu else fused(q_XbRD, k_XMD, v_XME, problem)
+    out_BGbgrE = out_XbRE.view(batch, kv_heads, blocks, heads // kv_heads, block, -1)
+    return out_BGbgrE.transpose(2, 3).reshape(batch, heads, blocks * block, -1).narrow(2, ahead, query_len).to(q.dtype)
+
+
+def see_all(
+    out: torch.Tensor,
+    rows: slice,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key_mask: torch.Tensor | None,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """The output (B,H,Nq,E) with that of some queries computed from all keys instead."""
+    if rows.start == rows.stop:
+        return out
+    whole = attend(q[:, :, rows], k, v, key_mask, causal=False, scale=scale)
+    return torch.cat([out[:, :, : rows.start], whole, out[:, :, rows.stop :]], 2)
+
+
+def positions(lists_bL: torch.Tensor, block: int) -> torch.Tensor:
+    """Of all keys in the listed blocks, (b, S)."""
+    return (lists_bL[..., None] * block + torch.arange(block, device=lists_bL.device)).flatten(1)
+
+
+class Problem(NamedTuple):
+    """Who may see whom. lists_bL: a number that no block has stands for nothing. groups: R = groups * r.
+
+    allowed: for some blocks of queries, bool (examples or 1, b, r, S), False at keys that do not exist. X rows belong
+    to as many examples, in order. totals: whether the sums of the softmax are wanted, for a merge.
+    """
+
+    lists_bL: torch.Tensor
+    block: int
+    groups: int
+    allowed: Callable[[slice], torch.Tensor]
+    totals: bool = False
+
+    def listed(self, blocks: slice, keys: torch.Tensor) -> torch.Tensor:
+        """Numbers of key blocks that exist, (b * L,): 0 stands in for those that do not."""
+        lists_l = self.lists_bL[blocks].flatten()
+        return lists_l.where((lists_l >= 0) & (lists_l * self.block < keys.shape[1]), 0)
+
+    def read(self, x_XMD: torch.Tensor, blocks: slice) -> torch.Tensor:
+        """The keys or values that some blocks of queries may see, (X, b, S, D)."""
+        rows, _, width = x_XMD.shape
+        parts_XlsD = x_XMD.view(rows, -1, self.block, width).index_select(1, self.listed(blocks, x_XMD))
+        return parts_XlsD.view(rows, blocks.stop - blocks.start, -1, width)
+
+    def add(self, total_XMD: torch.Tensor, blocks: slice, part_XbSD: torch.Tensor) -> None:
+        """The transpose of `read`, in place: adds what belongs to some blocks of queries to the total of all keys."""
+        rows, _, width = total_XMD.shape
+        index = self.listed(blocks, total_XMD)
+        parts_XlsD = part_XbSD.view(rows, len(index), self.block, width)
+        total_XMD.view(rows, -1, self.block, width).index_add_(1, index, parts_XlsD)
+
+    def masks(self, blocks: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what counts, which queries see nothing), bool (B or 1, b, R, S) and (B or 1, b, R, 1).
+
+        A query that sees nothing counts all, so that its weights and gradients are finite; its output has to become 0.
+        """
+        allowed_BbRS = self.allowed(blocks).repeat(1, 1, self.groups, 1)
+        blind_BbR1 = ~allowed_BbRS.any(-1, keepdim=True)
+        return allowed_BbRS | blind_BbR1, blind_BbR1
+
+    def tiles(self, q_XbRD: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
+        """(rows of X, blocks, bias of the scores (b, R, S), which queries see nothing (b, R, 1))."""
+        rows, blocks, queries, _ = q_XbRD.shape
+        size = queries * self.lists_bL.shape[1] * self.block
+        tile = TILE.get(q_XbRD.device.type, TILE_ELSEWHERE)
+        for at in _spans(0, blocks, tile // size):
+            counts_BbRS, blind_BbR1 = self.masks(at)
+            bias_BbRS = q_XbRD.new_zeros(()).where(counts_BbRS, -torch.inf)
+            share = rows // len(bias_BbRS)  # rows that have one mask
+            for example, (bias, blind) in enumerate(zip(bias_BbRS, blind_BbR1, strict=True)):
+                for row in _spans(example * share, (example + 1) * share, tile // (size * len(bias))):
+                    yield row, at, bias, blind
+
+
+def tiled(
+    q_XbRD: torch.Tensor, k_XMD: torch.Tensor, v_XME: torch.Tensor, problem: Problem
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output (X,b,R,E), 0 where nothing is seen, and if wanted the totals (X,b,R,2) of each query.
+
+    Of scores s, their maximum m (a constant; -inf where nothing is seen) and log sum exp(s - m): apart, for their sum
+    would round the second away where scores are large.
+    """
+    out, totals = Tiles.apply(q_XbRD, k_XMD, v_XME, problem)  # type: ignore[no-untyped-call]
+    return out, totals
+
+
+class Tiles(torch.autograd.Function):
+    """Tile by tile: keeps the inputs and the output. q (X,b,R,D), k (X,M,D), v (X,M,E)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: Problem
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `tiled` says."""
+        out = q.new_empty(*q.shape[:3], v.shape[2])
+        totals = q.new_empty(*q.shape[:3], 2 if problem.totals else 0)
+        for row, at, bias, blind in problem.tiles(q):
+            scores = _scores(q[row, at], problem.read(k[row], at), bias)
+            weights = scores.softmax(-1)
+            out[row, at] = (weights @ problem.read(v[row], at)).masked_fill_(blind, 0)
+            if problem.totals:
+                totals[row, at, :, :1] = scores.amax(-1, keepdim=True).masked_fill_(blind, -torch.inf)
+                totals[row, at, :, 1:] = weights.amax(-1, keepdim=True).log_().neg_()
+        ctx.save_for_backward(q, k, v, out)
+        ctx.problem = problem
+        return out, totals
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor, grad_totals: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Of q, k and v."""
+        q, k, v, out = ctx.saved_tensors
+        problem: Problem = ctx.problem
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        mean_XbR1 = (grad * out).sum(-1, keepdim=True)
+        if problem.totals:
+            mean_XbR1 -= grad_totals[..., 1:]
+        for row, at, bias, blind in problem.tiles(q):
+            q_part, keys, seen = q[row, at], problem.read(k[row], at), grad[row, at].masked_fill(blind, 0)
+            weights = _scores(q_part, keys, bias).softmax(-1)
+            problem.add(dv[row], at, weights.mT @ seen)
+            slope = (seen @ problem.read(v[row], at).mT).sub_(mean_XbR1[row, at]).mul_(weights)
+            dq[row, at] = slope @ keys
+            problem.add(dk[row], at, slope.mT @ q_part)
+        return dq, dk, dv, None
+
+
+def fused(q_XbRD: torch.Tensor, k_XMD: torch.Tensor, v_XME: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """The same, (X,b,R,E), by torch's kernel: L copies of the keys."""
+    every = slice(0, q_XbRD.shape[1])
+    counts_BbRS, blind_BbR1 = (x.repeat_interleave(len(q_XbRD) // len(x), 0) for x in problem.masks(every))
+    q, k, v = one_width(q_XbRD, problem.read(k_XMD, every), problem.read(v_XME, every))
+    out_XbRE = F.scaled_dot_product_attention(q, k, v, attn_mask=counts_BbRS, scale=1.0)
+    return out_XbRE[..., : v_XME.shape[2]].masked_fill(blind_BbR1, 0)
+
+
+def _scores(q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return (q @ keys.mT).add_(bias)
+
+
+def _spans(start: int, end: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    return (slice(at, min(at + size, end)) for at in range(start, end, size))
