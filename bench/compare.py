@@ -30,8 +30,8 @@ WORSE: frozenset[str] = frozenset({"vanished", "slower", "larger", "worse"})
 
 IDENTITY = ("variant", "workload", "pass", "task", "seq_len")
 CONDITIONS = (
-    "knobs", "preset", "batch", "heads", "kv_heads", "head_dim", "value_dim", "key_len", "causal", "dtype", "device",
-    "threads", "compile", "seed",
+    "knobs", "preset", "trial_cpu_s", "batch", "heads", "kv_heads", "head_dim", "value_dim", "key_len", "causal",
+    "dtype", "device", "threads", "compile", "seed",
 )  # fmt: skip
 AXES = IDENTITY + CONDITIONS
 MACHINE = ("cpu", "cores", "cpu_capability", "os", "python", "torch")  # facts that must agree for any device,

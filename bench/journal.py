@@ -14,6 +14,7 @@ from bench.results import ROWS, Row, append_line, read_lines, read_run, strict_j
 REPLICATES = "replicates.jsonl"
 RUN = "run.json"
 LOCK = ".lock"
+CHECKPOINT = "checkpoint-"
 
 
 class Journal:
@@ -59,6 +60,7 @@ class Journal:
 
     def add_row(self, row: Row) -> None:
         """Store a finished row; a cell that is again not started for the same cause is not stored twice."""
+        self.checkpoint(row.key).unlink(missing_ok=True)
         old = self._stored.get(row.key)
         self.rows[row.key] = self._stored[row.key] = row
         not_started = row.status in ("skipped", "oom") and row.wall_s is None
@@ -69,6 +71,10 @@ class Journal:
         """Store one replicate of a cell that may get more."""
         self.replicates.setdefault(key, []).append(reply)
         append_line(self.folder / REPLICATES, strict_json({"key": key, "reply": reply}) + "\n")
+
+    def checkpoint(self, key: str) -> Path:
+        """Where a training that has no row yet keeps what it needs to go on after a kill."""
+        return self.folder.absolute() / f"{CHECKPOINT}{key}.pt"
 
     def reopen(self, key: str, *, keep_replicates: bool) -> None:
         """Treat a cell as not done; its stored row becomes history once it gets a new one."""
@@ -114,7 +120,9 @@ class Journal:
         return handle
 
     def _set_aside(self) -> None:
-        """Keep the files of an earlier run under numbered names; --fresh starts with none."""
+        """Keep the files of an earlier run under numbered names, but no checkpoints; --fresh starts with none."""
+        for path in self.folder.glob(f"{CHECKPOINT}*"):
+            path.unlink()
         for name in (ROWS, REPLICATES):
             path = self.folder / name
             if path.exists():

@@ -98,8 +98,12 @@ class Gap(Record):
 class Accuracy(Record):
     """Score of a trained model on the test split, used once; `chance` is what no learning gives.
 
-    metric: `accuracy` (higher is better) or `bits_per_byte` (lower is better). low, high: 95 % interval of the test
-    estimate. trials: one entry per learning rate tried, with its validation score.
+    metric: `accuracy` (higher is better) or `bits_per_byte` (lower is better). value: of the best checkpoint by
+    validation, last: of the last one. low, high: 95 % interval of the test estimate of `value` from its `scored`
+    positions. trials: one entry per learning rate tried, with its validation score. train_cpu_s: processor time of the
+    chosen trial's steps, looks apart. steps_to_99, cpu_s_to_99: of the trial that took the fewest steps to show 99 %
+    accuracy in validation. state_size: elements kept per example to decode the next position, null where nothing is
+    decoded.
     """
 
     metric: str
@@ -107,6 +111,8 @@ class Accuracy(Record):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    last: float | None = None
+    scored: int | None = None
     chance: float | None = None
     chance_of: str | None = None
     validation: float | None = None
@@ -116,8 +122,11 @@ class Accuracy(Record):
     best_step: int | None = None
     tokens: int | None = None
     train_cpu_s: float | None = None
+    steps_to_99: int | None = None
+    cpu_s_to_99: float | None = None
     params: int | None = None
     extra_params: int | None = None
+    state_size: int | None = None
     model: dict[str, Any] = Field(default_factory=dict)
     by_gap: list[Gap] = Field(default_factory=list)
     curve: list[dict[str, float | None]] = Field(default_factory=list)
@@ -125,7 +134,11 @@ class Accuracy(Record):
 
 
 class Row(Record):
-    """One cell's result. Field order is the order in the file."""
+    """One cell's result. Field order is the order in the file.
+
+    trial_cpu_s: what each trial of a training was given, null for the steps of its preset. control: it stands beside
+    the variants that were asked for.
+    """
 
     schema_: int = Field(default=SCHEMA, alias="schema")
     key: str
@@ -136,6 +149,7 @@ class Row(Record):
     pass_: str | None = Field(default=None, alias="pass")
     task: str | None = None
     preset: str | None = None
+    trial_cpu_s: float | None = None
     batch: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
@@ -149,6 +163,7 @@ class Row(Record):
     threads: int | None = None
     compile: bool = False
     seed: int
+    control: bool = False
     status: Status
     reason: str | None = None
     flags: list[str] = Field(default_factory=list)

@@ -32,7 +32,8 @@ def median_of(samples: Sequence[float]) -> float:
 
 def _base(cell: Cell, run: str, environment: dict[str, Any]) -> dict[str, Any]:
     axes = cell.model_dump(mode="json", by_alias=True, exclude={"environment", "file", "file_hash"})
-    return {"key": cell.key, "run": run, **axes, "environment": {name: environment.get(name) for name in ENVIRONMENT}}
+    shown = {name: environment.get(name) for name in ENVIRONMENT}
+    return {"key": cell.key, "run": run, **axes, "control": cell.control, "environment": shown}
 
 
 def without_figures(

@@ -291,6 +291,7 @@ class Runner:
         request = {
             "function": "train" if cell.task else cell.workload,
             "cell": rows.cell_data(cell),
+            "checkpoint": str(self._journal.checkpoint(cell.key)),
             "memory_limit": self._limit(cell),
             "processor": slot,
         }

@@ -20,6 +20,7 @@ from bench.errors import UserError, unknown
 PRESETS = Path(__file__).parent / "sweeps"
 TASK = "task:"
 FIDELITY = "fidelity"
+NOISE_FLOOR = "full"  # as a control it gets a second seed: what a seed alone changes
 LIMITS = {"rounds", "max_rounds", "precision", "budget", "timeout", "memory_limit"}  # when to stop, not what to measure
 
 
@@ -44,11 +45,15 @@ class Strict(BaseModel):
 
 
 class TaskOptions(Strict):
-    """What a sweep may say about one task: its preset, directions, knobs of the variants, the user's own text."""
+    """What a sweep may say about one task: its preset, directions, knobs of the variants, the user's own text.
+
+    trial_cpu_s: seconds of processor time a trial, each a training of its own beside the one of the preset's steps.
+    """
 
     preset: str | None = None
     causal: _axis(bool) = [True]  # type: ignore[valid-type]
     file: str | None = None
+    trial_cpu_s: Annotated[list[Seconds], BeforeValidator(_listed)] = []
     knobs: Knobs = Field(default_factory=dict)
 
 
@@ -126,6 +131,7 @@ class Cell(BaseModel):
     preset: str | None = None
     file: str | None = None
     file_hash: str | None = None
+    trial_cpu_s: float | None = None
     batch: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
@@ -142,6 +148,7 @@ class Cell(BaseModel):
     source_hash: str
     environment: str
     source: dict[str, str | None] = Field(exclude=True)
+    control: bool = Field(False, exclude=True)
 
     @cached_property
     def key(self) -> str:
@@ -174,7 +181,10 @@ class Cell(BaseModel):
         )
 
     def _what_once(self) -> str:
-        return f"{self.workload}/{self.preset}" if self.task else f"{self.workload} n={self.seq_len}"
+        if self.task is None:
+            return f"{self.workload} n={self.seq_len}"
+        budget = f" {self.trial_cpu_s:g} s a trial" if self.trial_cpu_s is not None else ""
+        return f"{self.workload}/{self.preset}{budget}"
 
 
 def _digest(value: Any) -> str:
@@ -316,6 +326,7 @@ def _compared(
                 head_dim=head_dim, value_dim=head_dim, seq_len=n, key_len=n, causal=causal, dtype=dtype,
                 device=device, threads=(sweep.threads or [threads])[0], seed=sweep.seeds[0], environment=environment,
                 source_hash=source_hash(entry.name, registry.MEASURING), source=entry.source(),
+                control=entry.name not in names,
             )  # fmt: skip
 
 
@@ -335,15 +346,24 @@ def _trained(
         preset = options.preset or next(iter(tasks.find(task).presets))
         file_hash = _digest(Path(options.file).read_bytes().hex()) if options.file else None
         chosen = _merged(sweep.knobs, options.knobs)
-        everyone = [*names, *(name for name in sweep.controls if name not in names)]
-        for causal, seed in itertools.product(options.causal, sweep.seeds):
-            for entry, knobs in _variants(everyone, known, chosen):
+        budgets = [None, *options.trial_cpu_s]
+        for causal, cpu_s, (name, seed) in itertools.product(options.causal, budgets, _scored(sweep, names)):
+            for entry, knobs in _variants([name], known, chosen):
                 yield Cell(
                     variant=entry.name, knobs=knobs, workload=workload, task=task, preset=preset,
-                    file=options.file, file_hash=file_hash,
+                    file=options.file, file_hash=file_hash, trial_cpu_s=cpu_s,
                     causal=causal, dtype="float32", device=device, threads=1, seed=seed, environment=environment,
                     source_hash=source_hash(entry.name, registry.TRAINING), source=entry.source(),
+                    control=name not in names or seed not in sweep.seeds,
                 )  # fmt: skip
+
+
+def _scored(sweep: Sweep, names: list[str]) -> Iterator[tuple[str, int]]:
+    """(variant, seed) of every training: the variants, the controls, and a second seed for the noise floor."""
+    everyone = [*names, *(name for name in sweep.controls if name not in names)]
+    yield from ((name, seed) for seed in sweep.seeds for name in everyone)
+    if NOISE_FLOOR in sweep.controls and len(sweep.seeds) == 1:
+        yield NOISE_FLOOR, sweep.seeds[0] + 1
 
 
 def resolve_devices(sweep: Sweep, devices: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from bench import machine, nvidia, registry
@@ -264,6 +265,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     accuracy = train(
         make_attention, tasks.find(cell.task), cell.preset,
         causal=cell.causal, seed=cell.seed, device=cell.device, text=cell.file,
+        cpu_s=cell.trial_cpu_s, checkpoint=Path(request["checkpoint"]),
     )  # fmt: skip
     return {"accuracy": accuracy.model_dump()}
 

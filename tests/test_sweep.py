@@ -57,6 +57,34 @@ def test_tasks_get_their_own_knobs_and_the_controls() -> None:
     assert {cell.knobs["window"] for cell in found if cell.variant == "local"} == {16}
 
 
+def test_controls_are_marked_and_full_among_them_gets_a_second_seed() -> None:
+    values = {
+        "variant": ["local", "full"],
+        "workload": ["task:mqar"],
+        "controls": ["none", "full", "local"],
+        "seeds": 5,
+    }
+    found = {(cell.variant, cell.seed): cell.control for cell in made(values)}
+    assert found == {("local", 5): False, ("full", 5): False, ("none", 5): True, ("full", 6): True}
+    several = made({**values, "seeds": [5, 6]})
+    assert {(cell.variant, cell.seed) for cell in several if cell.control} == {("none", 5), ("none", 6)}
+
+
+def test_being_a_control_is_not_part_of_what_is_measured() -> None:
+    values = {"workload": ["task:mqar"], "variant": ["local"], "controls": ["none"]}
+    control, asked = (made(change)[-1] for change in (values, {**values, "variant": ["local", "none"]}))
+    assert (control.variant, control.control, asked.variant, asked.control) == ("none", True, "none", False)
+    assert control.key == asked.key
+
+
+def test_a_budget_of_seconds_is_a_training_beside_that_of_the_steps() -> None:
+    task = {"trial_cpu_s": [2, 30.0]}
+    found = made({"variant": ["full"], "workload": ["task:mqar"], "controls": [], "tasks": {"mqar": task}})
+    assert [cell.trial_cpu_s for cell in found] == [None, 2, 30]
+    assert len({cell.key for cell in found}) == 3
+    assert "task:mqar/quick 30 s a trial" in found[2].label()
+
+
 def test_keys_are_stable_and_made_of_all_that_matters() -> None:
     base = {"variant": ["full"], "seq_len": [8], "pass": ["forward"]}
     key = made(base)[0].key
@@ -81,6 +109,7 @@ def test_limits_are_not_part_of_what_is_measured() -> None:
         ({"varaint": ["full"]}, "unknown key 'varaint'; did you mean 'variant'?"),
         ({"window": 16}, "unknown key 'window'"),
         ({"tasks": {"mqar": {"presett": "tiny"}}}, "unknown key 'presett'; did you mean 'preset'?"),
+        ({"tasks": {"mqar": {"trial_cpu_s": 0}}}, "trial_cpu_s: must be greater than 0, got 0"),
         ({"tasks": {"mqarr": {}}}, "unknown task 'mqarr'; did you mean 'mqar'?"),
         ({"tasks": {"mqar": {"preset": "tinny"}}}, "did you mean 'tiny'?"),
         ({"workload": ["blok"]}, "unknown workload 'blok'; did you mean 'block'?"),

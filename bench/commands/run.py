@@ -73,7 +73,7 @@ def _describe(journal: Journal, prepared: Prepared, command: str) -> int:
         "cells": [cell.key for cell in prepared.cells],
         "environment": prepared.environment,
         "order_seed": seed,
-        "controls": prepared.sweep.controls,
+        "controls": [name for name in prepared.sweep.controls if name not in prepared.sweep.variant],
     })  # fmt: skip
     return seed
 
