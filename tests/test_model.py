@@ -128,7 +128,14 @@ def test_block_equals_plain_loops(norm: Any, causal: bool) -> None:
 def test_a58_block_is_causal(name: str) -> None:
     length, changed = 37, 20
     config = BlockConfig(16, 2, conv=3, positions="rotary")
-    model = LanguageModel(config, _maker(name, length), vocab=9, layers=2, causal=True, max_len=length)
+    if "cpu" not in VARIANTS[name].claims.devices:
+        pytest.skip("it does not run on a CPU")
+    if name == "flex":
+        pytest.skip("it takes minutes in the compiler; the kit checks its block, marked slow")
+    try:
+        model = LanguageModel(config, _maker(name, length), vocab=9, layers=2, causal=True, max_len=length)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
     tokens = _tokens(9, 2, length)
     other = tokens.clone()
     other[:, changed] = (other[:, changed] + 1) % 9
