@@ -16,6 +16,7 @@ from typing import Any
 from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
 
 BINS = 8
+EPOCHS, EXAMPLES = 64, 100_000  # of the published trainings; here no example comes twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ TINY = MqarPreset(
     summary="64 tokens, 16 pairs, 2 layers of width 16 without feed-forward",
     seq_len=64, vocab=256, pairs=16,
     d_model=16, layers=2, heads=1, ffn="none", positions="learned", conv=3,
-    batch=64, steps=600, learning_rates=(1e-2, 3e-2),
+    batch=64, steps=600, learning_rates=(3e-3, 1e-2, 3e-2),
     eval_every=50, validation_size=256, test_size=1024, target=0.99,
 )  # fmt: skip
 
@@ -111,6 +112,14 @@ PRESETS: dict[str, Preset] = {
         TINY, summary="128 tokens, 16 pairs, 2 layers of width 64 without feed-forward",
         seq_len=128, vocab=512, d_model=64, steps=1500, learning_rates=(1e-3, 3e-3, 1e-2),
     ),
+    **{
+        f"paper-{length}": replace(
+            TINY, summary=f"{length} tokens, {pairs} pairs, vocabulary 8192, width 64 (Zoology)",
+            seq_len=length, vocab=8192, pairs=pairs, d_model=64, batch=batch, steps=EPOCHS * -(-EXAMPLES // batch),
+            eval_every=1000, learning_rates=(1e-4, 4.64e-4, 2.15e-3, 1e-2), validation_size=1000, test_size=3000,
+        )
+        for length, pairs, batch in ((64, 4, 512), (128, 8, 512), (256, 16, 256), (512, 64, 128))
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,100 @@
+"""Induction heads (Olsson et al. 2022, arXiv 2209.11895; sizes of Gu and Dao 2023, Mamba, arXiv 2312.00752, table 11).
+
+Random ids 0..V-2; id V-1 is special. It stands once at a place drawn uniformly, followed by a token, and again at the
+end, where that token is asked for. One binding, at any distance: what shows is reach alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
+
+BINS = 8
+
+
+@dataclass(frozen=True)
+class Induction:
+    """The data of one preset and seed: made when asked for, nothing is read."""
+
+    preset: Preset
+    seed: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """Distances in one bin."""
+        return max(1, self.preset.seq_len // BINS)
+
+    @property
+    def bins(self) -> list[str]:
+        """Labels of the bins of distances between the question and the token that answers it."""
+        longest = self.preset.seq_len - 2
+        return [f"{low}-{min(low + self.width - 1, longest)}" for low in range(1, longest + 1, self.width)]
+
+    @property
+    def baseline(self) -> Baseline:
+        """Answering any of the ordinary ids."""
+        return Baseline(1 / (self.preset.vocab - 1), "any of the tokens")
+
+    def train(self, step: int) -> Batch:
+        """The training batch of a step."""
+        return self._sample("train", step, self.preset.batch)
+
+    def held_out(self, split: Split) -> Iterator[Batch]:
+        """The validation or test split in batches."""
+        size = self.preset.validation_size if split == "validation" else self.preset.test_size
+        for step, count in enumerate(batched(size, self.preset.batch)):
+            yield self._sample(split, step, count)
+
+    def _sample(self, split: Split, step: int, count: int) -> Batch:
+        import numpy as np
+
+        length, special = self.preset.seq_len, self.preset.vocab - 1
+        rng = stream(self.seed, "induction", split, step)
+        tokens_BN = rng.integers(0, special, (count, length))
+        place_B = rng.integers(0, length - 2, count)
+        every_B = np.arange(count)
+        answer_B = tokens_BN[every_B, place_B + 1]
+        tokens_BN[every_B, place_B] = special
+        tokens_BN[:, -1] = special
+        labels_BN = np.full((count, length), IGNORE, np.int64)
+        labels_BN[:, -1] = answer_B
+        bins_BN = np.zeros((count, length), np.int64)
+        bins_BN[:, -1] = (length - 1 - (place_B + 1) - 1) // self.width
+        return Batch(tokens_BN, labels_BN, bins_BN)
+
+
+TINY = Preset(
+    summary="64 tokens, 2 layers of width 32 without feed-forward",
+    seq_len=64, vocab=16,
+    d_model=32, layers=2, heads=1, ffn="none", positions="rotary", conv=3,
+    batch=64, steps=600, learning_rates=(3e-3, 1e-2, 3e-2),
+    eval_every=50, validation_size=512, test_size=2048, target=0.99,
+)  # fmt: skip
+PRESETS: dict[str, Preset] = {
+    "tiny": TINY,
+    "mamba": replace(
+        TINY, summary="256 tokens, 2 layers of width 64 (Mamba)",
+        seq_len=256, d_model=64, batch=8, steps=8192, eval_every=512, learning_rates=(3e-4, 1e-3, 3e-3),
+    ),
+}  # fmt: skip
+
+
+class InductionHeads:
+    """One pair to recall, near or far."""
+
+    name = "induction"
+    summary = "induction heads: the token that followed a special one, asked for at the end; accuracy by distance"
+    metric: Metric = "accuracy"
+    presets: Mapping[str, Preset] = PRESETS
+
+    def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
+        """The data of one run; there is no text in it."""
+        return Induction(preset, seed)
+
+
+TASK = InductionHeads()
