@@ -164,15 +164,30 @@ def report(
     ] = None,
     out: Annotated[str | None, typer.Option(help="Folder to write into (default: the first run's).")] = None,
 ) -> None:
-    from rich.console import Console
-
     from bench import report as reports
+    from bench.screen import Screen
 
     folders = [Path(name) for name in runs]
     written = reports.write(folders, formats=_split(format_) or None, out=Path(out) if out else None)
-    reports.show(folders, Console())
+    reports.show(folders, Screen())
     for path in written:
         _say(f"wrote {path}")
+
+
+@app.command(
+    help="Write the rows and tables of one or more runs for other tools; units stand in the names.\n\n"
+    "Example: python -m bench export results/quick-1a2b3c4d --format csv,parquet --out exported"
+)
+def export(
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs.")],
+    format_: Annotated[Many, typer.Option("--format", help="csv, parquet, tex, md (default: csv).")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder to write into (default: the run's).")] = None,
+) -> None:
+    from bench import report as reports
+
+    formats = _split(format_) or ["csv"]
+    for path in reports.write([Path(name) for name in runs], formats=formats, out=Path(out) if out else None):
+        print(path)
 
 
 @app.command(
@@ -184,7 +199,9 @@ def report(
 def compare(
     baseline: Annotated[str, typer.Argument(help="Folder of the baseline run.")],
     new: Annotated[str, typer.Argument(help="Folder of the run to judge.")],
-    format_: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+    format_: Annotated[
+        str | None, typer.Option("--format", help="table, md, json or html (default: by the suffix of --out).")
+    ] = None,
     noise_floor: Annotated[
         str | None, typer.Option("--noise", help="A stored noise floor (default: this machine's).")
     ] = None,
@@ -231,6 +248,22 @@ def list_(what: Annotated[str, typer.Argument(help="variants, tasks, presets or 
     from bench.commands import look
 
     look.show_list(what)
+
+
+@app.command(
+    help="Draw which key each query of a variant sees.\n\n"
+    "Example: python -m bench show local --set local.window=4 --length 16"
+)
+def show(
+    variant: Annotated[str, typer.Argument(help="Name or .py file of a variant.")],
+    length: Annotated[int, typer.Option(help="Positions.")] = 24,
+    causal: Annotated[bool | None, typer.Option("--causal/--bidirectional", help="Hide the future or not.")] = None,
+    set_: Annotated[Many, typer.Option("--set", help="A knob: VARIANT.KNOB=VALUE.")] = None,
+    out: Annotated[str | None, typer.Option(help="An .svg or .png file (default: the screen).")] = None,
+) -> None:
+    from bench.commands import show as job
+
+    raise typer.Exit(job.show(variant, length=length, causal=causal, settings=_settings(set_), out=out))
 
 
 @app.command(

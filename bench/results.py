@@ -100,10 +100,11 @@ class Accuracy(Record):
 
     metric: `accuracy` (higher is better) or `bits_per_byte` (lower is better). value: of the best checkpoint by
     validation, last: of the last one. low, high: 95 % interval of the test estimate of `value` from its `scored`
-    positions. trials: one entry per learning rate tried, with its validation score. train_cpu_s: processor time of the
-    chosen trial's steps, looks apart. steps_to_99, cpu_s_to_99: of the trial that took the fewest steps to show 99 %
-    accuracy in validation. state_size: elements kept per example to decode the next position, null where nothing is
-    decoded.
+    positions. whole: share of the sequences in which every scored position is right, null where each has one.
+    baselines: further scores that need no attention, by what they know. trials: one entry per learning rate tried, with
+    its validation score. train_cpu_s: processor time of the chosen trial's steps, looks apart. steps_to_99,
+    cpu_s_to_99: of the trial that took the fewest steps to show 99 % accuracy in validation. state_size: elements kept
+    per example to decode the next position, null where nothing is decoded.
     """
 
     metric: str
@@ -115,6 +116,8 @@ class Accuracy(Record):
     scored: int | None = None
     chance: float | None = None
     chance_of: str | None = None
+    baselines: dict[str, float] = Field(default_factory=dict)
+    whole: float | None = None
     validation: float | None = None
     learning_rate: float | None = None
     trials: list[dict[str, Any]] = Field(default_factory=list)
@@ -264,10 +267,11 @@ def read_run(folder: Path) -> tuple[list[Row], list[str]]:
     return list(rows.values()), notes
 
 
-def read_results(folders: Iterable[Path | str]) -> pd.DataFrame:
+def read_results(folders: Path | str | Iterable[Path | str]) -> pd.DataFrame:
     """Tidy DataFrame of one or more runs: one line a cell, nested fields flattened with dots (`time.median_s`)."""
     import pandas as pd
 
+    folders = [folders] if isinstance(folders, Path | str) else folders
     rows = [row for folder in folders for row in read_run(Path(folder))[0]]
     return pd.DataFrame([flatten(row) for row in rows])
 

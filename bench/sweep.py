@@ -45,13 +45,13 @@ class Strict(BaseModel):
 
 
 class TaskOptions(Strict):
-    """What a sweep may say about one task: its preset, directions, knobs of the variants, the user's own text.
+    """What a sweep may say about one task: its preset, directions, knobs of the variants, the user's file or folder.
 
     trial_cpu_s: seconds of processor time a trial, each a training of its own beside the one of the preset's steps.
     """
 
     preset: str | None = None
-    causal: _axis(bool) = [True]  # type: ignore[valid-type]
+    causal: _axis(bool) | None = None  # type: ignore[valid-type]
     file: str | None = None
     trial_cpu_s: Annotated[list[Seconds], BeforeValidator(_listed)] = []
     knobs: Knobs = Field(default_factory=dict)
@@ -101,10 +101,14 @@ class Sweep(Strict):
             task = tasks.find(name)
             if options.preset is not None and options.preset not in task.presets:
                 raise unknown(f"preset of task '{name}'", options.preset, task.presets)
-            if options.file is not None and not Path(options.file).is_file():
-                raise UserError(f"the text file '{options.file}' of task '{name}' does not exist")
-            if options.file is not None and not Path(options.file).stat().st_size:
-                raise UserError(f"the text file '{options.file}' of task '{name}' is empty")
+            wrong = [causal for causal in options.causal or [] if causal not in task.directions]
+            if wrong:
+                raise UserError(f"task '{name}' cannot be trained with causal = {str(wrong[0]).lower()}; leave it out")
+        for name in {*self.tasks, *(w.removeprefix(TASK) for w in self.workload if w.startswith(TASK))}:
+            task, options = tasks.find(name), self.tasks.get(name, TaskOptions())
+            preset = task.presets[options.preset or next(iter(task.presets))]
+            if reason := task.absent(preset, options.file):
+                raise UserError(f"task '{name}': {reason}")
         if "decode" in self.pass_ and set(self.workload) & {"block", "model"}:
             raise UserError("pass decode is measured on the operation alone: use workload = ['attention']")
         for heads, kv_heads in itertools.product(self.heads, self.kv_heads or []):
@@ -344,10 +348,11 @@ def _trained(
         task = workload.removeprefix(TASK)
         options = sweep.tasks.get(task, TaskOptions())
         preset = options.preset or next(iter(tasks.find(task).presets))
-        file_hash = _digest(Path(options.file).read_bytes().hex()) if options.file else None
+        file_hash = tasks.fingerprint(options.file) if options.file else None
         chosen = _merged(sweep.knobs, options.knobs)
         budgets = [None, *options.trial_cpu_s]
-        for causal, cpu_s, (name, seed) in itertools.product(options.causal, budgets, _scored(sweep, names)):
+        directions = options.causal or tasks.find(task).directions[:1]
+        for causal, cpu_s, (name, seed) in itertools.product(directions, budgets, _scored(sweep, names)):
             for entry, knobs in _variants([name], known, chosen):
                 yield Cell(
                     variant=entry.name, knobs=knobs, workload=workload, task=task, preset=preset,

@@ -255,15 +255,18 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     cell = Cell.model_validate(request["cell"])
     assert cell.task is not None and cell.preset is not None
     machine.set_process_state(cell.threads, cell.seed)
-    cls = _load(cell)
+    cls, task = _load(cell), tasks.find(cell.task)
+    padded = task.presets[cell.preset].padded
 
     def make_attention(shape: Shape) -> Any:
         module = cls(shape, **cell.knobs)
-        admit(module, shape, dtype=cell.dtype, device=cell.device, query_len=1, key_len=1, train=True)
+        admit(
+            module, shape, dtype=cell.dtype, device=cell.device, query_len=1, key_len=1, masked=padded, train=True
+        )  # fmt: skip
         return module
 
     accuracy = train(
-        make_attention, tasks.find(cell.task), cell.preset,
+        make_attention, task, cell.preset,
         causal=cell.causal, seed=cell.seed, device=cell.device, text=cell.file,
         cpu_s=cell.trial_cpu_s, checkpoint=Path(request["checkpoint"]),
     )  # fmt: skip
@@ -285,6 +288,14 @@ def _fidelity(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": errors}
 
 
+def _seen(request: dict[str, Any]) -> dict[str, Any]:
+    """Which key each query of a variant sees, for two heads of an ordinary width."""
+    from bench.measure.seen import seen
+
+    shape = Shape(2, 16, max_len=request["length"], causal=request["causal"])
+    return {"rows": seen(registry.load(request["source"])(shape, **request["knobs"]), shape, request["length"])}
+
+
 FUNCTIONS = {
     "describe machine": _describe_machine,
     "try out": _try_out,
@@ -296,6 +307,7 @@ FUNCTIONS = {
     "measure": _measure,
     "train": _train,
     "fidelity": _fidelity,
+    "seen": _seen,
 }
 PRELOAD = [  # what a worker would import first thing, so that starting one costs a fork
     "torch",

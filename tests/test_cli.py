@@ -13,7 +13,7 @@ from typer.main import get_command
 from bench.cli import app
 
 HERE = Path(__file__).parent
-COMMANDS = {"run", "report", "compare", "noise", "check", "list", "new-variant", "env"}
+COMMANDS = {"run", "report", "export", "compare", "show", "noise", "check", "list", "new-variant", "env"}
 
 
 def bench(*words: str, **more: str) -> subprocess.CompletedProcess[str]:

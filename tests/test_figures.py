@@ -12,7 +12,7 @@ from rows import INFO, cost, quick_run, score, write_run
 
 from bench import report
 from bench.report.document import read_document
-from bench.report.figures import MOST_SECTIONS, Figure, draw_figures
+from bench.report.figures import Figure, draw_figures
 from bench.report.page import inline_svg
 from bench.report.styles import COLOURS, CONTROL_COLOUR, preferred_slot, styles_of
 from bench.results import Gap, Row
@@ -85,7 +85,8 @@ def test_ticks_are_the_lengths(tmp_path: Path) -> None:
     figure = figures(tmp_path, *rows)["time-block-forward-cpu-float32-bidirectional"]
     texts = re.findall(r"<text [^>]*>([^<]*)</text>", figure.svg)
     assert [text for text in texts if text in {"512", "1024", "8192"}] == ["512", "1024", "8192"]
-    assert not [text for text in texts if "^" in text or "e+" in text or "$" in text]
+    ticks = [text for text in texts if not text.startswith("full")]
+    assert not [text for text in ticks if "^" in text or "e+" in text or "$" in text]
 
 
 def test_each_quantity_and_task_has_its_figure(tmp_path: Path) -> None:
@@ -100,6 +101,9 @@ def test_each_quantity_and_task_has_its_figure(tmp_path: Path) -> None:
             "accuracy-mqar-tiny-cpu-float32-causal",
             "accuracy-by-gap-mqar-tiny-cpu-float32-causal",
             "bits-per-byte-text-small-cpu-float32-causal",
+            *(f"speedup-block-{pass_}-cpu-float32-bidirectional" for pass_ in ("forward", "train")),
+            "tradeoff-mqar-tiny-choices",
+            "tradeoff-text-small-bits-per-byte-choices",
         ]
     )
 
@@ -148,12 +152,12 @@ def test_png_and_svg_are_written_beside_each_other(tmp_path: Path) -> None:
         assert (tmp_path / "run" / path).is_file()
 
 
-def test_only_the_first_sections_are_drawn_and_the_page_says_so(tmp_path: Path) -> None:
-    rows = [cost("full", batch=batch, peak=None, tokens_per_s=None) for batch in range(1, MOST_SECTIONS + 3)]
-    folder = write_run(tmp_path / "run", rows, INFO)
-    (page,) = report.write(folder, formats=["html"])
+def test_only_so_many_figures_are_drawn_and_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.report.figures.MOST_FIGURES", 3)
+    rows = [cost("full", batch=batch, peak=None, tokens_per_s=None) for batch in range(1, 6)]
+    (page,) = report.write(write_run(tmp_path / "run", rows, INFO), formats=["html"])
     text = page.read_text(encoding="utf-8")
-    assert text.count('role="img"') == MOST_SECTIONS
+    assert text.count('role="img"') == 3
     assert text.count("No figures are drawn for this part") == 2
 
 
@@ -235,3 +239,79 @@ def test_a_long_list_of_missing_points_is_counted(tmp_path: Path) -> None:
     rows = [cost("full", n) for n in (512, 1024)] + [cost(f"v{i}", 512, status="error") for i in range(7)]
     figure = figures(tmp_path, *rows)["time-block-forward-cpu-float32-bidirectional"]
     assert figure.note == "Not drawn: 14 points that have no figure; the table shows why."
+
+
+def test_more_variants_than_eyes_can_follow_are_spread_over_figures(tmp_path: Path) -> None:
+    rows = [cost(f"v{i:02}", n, ms=(50 - i) * n / 512) for i in range(45) for n in (512, 1024)]
+    found = [figure for name, figure in figures(tmp_path, *rows).items() if name.startswith("time-")]
+    assert [figure.title for figure in found] == [f"Time against length, {i} of 6" for i in range(1, 7)]
+    shown = [re.findall(r"v\d\d(?= n\^)", figure.svg) for figure in found]
+    assert sorted(label for labels in shown for label in labels) == [f"v{i:02}" for i in range(45)]
+    assert max(map(len, shown)) <= 8
+    assert shown[0] == [f"v{i:02}" for i in range(37, 45)]  # the fastest first
+    for figure, labels in zip(found, shown, strict=True):
+        body = figure.svg[: figure.svg.find('id="legend_1"')]
+        assert len(re.findall("stroke: #808080; stroke-opacity: 0.35", body)) == 45 - len(labels)
+        assert figure.note == "Grey: all others."
+
+
+def test_every_variant_is_named_by_its_exponent(tmp_path: Path) -> None:
+    rows = [cost(name, n, ms=n**power / 1e4) for name, power in (("full", 2), ("linear", 1)) for n in (512, 1024, 2048)]
+    found = figures(tmp_path, *rows)
+    for name, expected in (("time", {"full n^2.00", "linear n^1.00"}), ("throughput", {"full", "linear"})):
+        texts = re.findall(r"<text [^>]*>([^<]*)</text>", found[f"{name}-block-forward-cpu-float32-bidirectional"].svg)
+        assert {text for text in texts if text.startswith(("full", "linear"))} == expected
+
+
+@pytest.mark.parametrize(("limit", "drawn"), [(0.125, True), (64.0, False)])
+def test_the_memory_limit_is_a_line_where_it_is_near(tmp_path: Path, limit: float, drawn: bool) -> None:
+    info = {**INFO, "sweep": {"memory_limit": limit}}
+    document = read_document(write_run(tmp_path / "run", [cost("full"), cost("full", 1024)], info))
+    figure = next(figure for figure in draw_figures(document, png=False) if figure.name.startswith("memory-"))
+    assert (">memory limit<" in figure.svg) == drawn
+    assert figure.note == ("" if drawn else "The memory limit, 65,536 MiB, is above the figure.")
+
+
+def test_a_band_breaks_where_a_point_is_missing_and_a_lone_point_has_a_bar(tmp_path: Path) -> None:
+    rows = [cost("x", n, status="oom" if n == 1024 else "ok") for n in (256, 512, 1024, 2048)]
+    figure = figures(tmp_path, *rows)["time-block-forward-cpu-float32-bidirectional"]
+    (band,) = re.findall(r'<g id="FillBetween\w*">(.*?)</g>', figure.svg, flags=re.DOTALL)
+    assert band.count("<path") == 1
+    xs = [float(x) for x in re.findall(r"[ML] ([-\d.]+) ", band)]
+    (first, alone) = drawn_lines(figure)[colour("x")]
+    assert min(xs) == pytest.approx(first[0][0]) and max(xs) == pytest.approx(first[-1][0])
+    bars = re.findall(r'<path d="M ([-\d.]+) [-\d.]+ \nL [-\d.]+ [-\d.]+ \n" [^>]*stroke-opacity: 0.4', figure.svg)
+    assert [float(x) for x in bars] == pytest.approx([alone[0][0]])
+
+
+def test_the_map_of_speed_ups_shows_ratios_and_statuses(tmp_path: Path) -> None:
+    rows = [cost("full", n, ms=10) for n in (512, 1024)] + [cost("x", 512, ms=5), cost("x", 1024, status="oom")]
+    figure = figures(tmp_path, *rows)["speedup-block-forward-cpu-float32-bidirectional"]
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", figure.svg)
+    assert [texts.count(text) for text in ("2.00", "1.00", "oom")] == [1, 2, 1]
+    assert "x 2.00× at 512, oom at 1024" in figure.alt
+
+
+def test_accuracy_against_length_needs_two_lengths(tmp_path: Path) -> None:
+    rows = [score(name, value / n, seq_len=n) for n in (64, 128) for name, value in (("full", 60), ("x", 30))]
+    found = figures(tmp_path, *rows)
+    (figure,) = [figure for name, figure in found.items() if name.startswith("accuracy-against-length")]
+    assert "full 93.8 at 64, 46.9 at 128; x 46.9 at 64, 23.4 at 128" in figure.alt
+    assert not [name for name in figures(tmp_path / "one", score("full")) if "against-length" in name]
+
+
+def test_quality_against_time_has_its_front(tmp_path: Path) -> None:
+    rows = [cost("fast", ms=5), cost("good", ms=50), cost("worse", ms=60), cost("no-score", ms=1)]
+    rows += [score("fast", 0.5), score("good", 0.9), score("worse", 0.8)]
+    figure = figures(tmp_path, *rows)["tradeoff-mqar-tiny-choices"]
+    assert "On the front: fast and good." in figure.alt
+    assert "Not drawn: no-score (no such figure)." in figure.note
+
+
+@pytest.mark.parametrize("count", [45])
+def test_forty_five_variants_draw_all_kinds_of_figures(tmp_path: Path, count: int) -> None:
+    names = ["full", *(f"v{i}" for i in range(count - 1))]
+    rows = [cost(name, n, ms=n / (3 + len(name))) for name in names for n in (512, 1024)]
+    rows += [score(name, 0.5, by_gap={"1-8": 0.4, "9-16": 0.6}) for name in names]
+    kinds = {re.sub(r"-\d+-.*|-block.*|-mqar.*", "", name) for name in figures(tmp_path, *rows)}
+    assert kinds == {"time", "memory", "speedup", "accuracy", "accuracy-by-gap", "tradeoff"}

@@ -17,7 +17,7 @@ from bench.report.answer import short_answer
 from bench.report.digits import Estimate, number, plus_minus, rounded
 from bench.report.document import Document, read_document
 from bench.report.tables import Cell, Table, leaders
-from bench.results import FAILED, Gap, Memory, Row, Time
+from bench.results import FAILED, Ceiling, Gap, Memory, Row, Time
 from bench.stats import interval
 
 TEXT_ONLY = ("md", "html", "csv")
@@ -476,3 +476,152 @@ def test_runs_are_kept_apart(tmp_path: Path) -> None:
     assert [line["run"] for line in read_csv(written[0])] == names
     with pytest.raises(UserError, match="--out DIR"):
         report.write([a, b])
+
+
+# What to take
+
+
+def choices(found: Document, title: str) -> Table:
+    return next(table for table in found.choices if table.title == title)
+
+
+def test_what_to_take_names_the_best_by_length_and_device(tmp_path: Path) -> None:
+    rows = [cost("full", 512, ms=10, peak=9), cost("x", 512, ms=10.1, peak=64), cost("y", 512, status="oom")]
+    rows += [cost("full", 1024, ms=40), cost("x", 1024, ms=20), cost("full", 1024, ms=1, device="cuda")]
+    rows += [score("full", 0.9), score("x", 0.5), score("none", 0.99)]
+    found = document(tmp_path, *rows)
+    best = choices(found, "Fastest and smallest")
+    assert best.columns == ("length", "device", "fastest", "time [ms]", "least memory", "peak [MiB]")
+    assert [[cell.text for cell in cells] for _, cells in best.rows] == [
+        ["512", "cpu", "full and x", "10.0 ±0.2", "full", "9.00"],
+        ["1024", "cpu", "x", "20.0 ±0.4", "full and x", "64.0"],
+        ["1024", "cuda", "full", "1.00 ±0.02", "full", "64.0"],
+    ]
+    ((label, cells),) = choices(found, "Most accurate").rows
+    assert label == "mqar (tiny)"
+    assert [cell.text for cell in cells] == ["64", "cpu", "full", "90.0 [89.0, 91.0]", "accuracy [%]", "6.25"]
+
+
+def test_many_that_are_the_same_are_counted(tmp_path: Path) -> None:
+    found = document(tmp_path, *(cost(f"v{number}") for number in range(9)))
+    assert choices(found, "Fastest and smallest").rows[0][1][2].text == "v0, v1, v2 and 6 more"
+    assert "v0, v1, v2, v3 and 5 more at 512, the same" in "".join(found.answer[0])
+
+
+def test_where_nothing_was_measured_nothing_is_recommended(tmp_path: Path) -> None:
+    assert document(tmp_path, cost("full", status="oom"), score("full", status="error")).choices == []
+
+
+ERRORS = {"output_vs_mean, spread 0.5": 0.9, "output_vs_mean, spread 1": 0.25, "output_vs_mean, spread 2": 0.1}
+
+
+def fidelity(variant: str, error: dict[str, float | None], n: int = 1024, **changes: Any) -> Row:
+    nothing = {"time": None, "memory": None, "tokens_per_s": None}
+    return cost(variant, n, workload="fidelity", pass_=None, error=error, **nothing, **changes)
+
+
+def test_error_and_accuracy_stand_beside_the_speed(tmp_path: Path) -> None:
+    rows = [cost("full", ms=20, peak=9), cost("x", ms=10, peak=5), cost("slow", ms=30, peak=99)]
+    exact = dict.fromkeys(ERRORS, 1e-7)
+    rows += [fidelity("full", exact), fidelity("x", ERRORS), fidelity("slow", dict.fromkeys(ERRORS, 0.5))]
+    rows += [score("full", 0.9), score("x", 0.8), score("none", 0.06)]
+    found = document(tmp_path, *rows)
+    beside = choices(found, "Cost beside quality")
+    assert beside.columns == (
+        "time at 512 [ms]", "peak at 512 [MiB]", "error at 1024, spread 1", "mqar (tiny) [%]", "on the front of",
+    )  # fmt: skip
+    assert texts(beside, "x") == ["10.0 ±0.2", "5.00", "0.25", "80.0 [79.0, 81.0]", "error; mqar (tiny)"]
+    assert texts(beside, "full")[2:] == ["1e-07", "90.0 [89.0, 91.0]", "error; mqar (tiny)"]
+    assert texts(beside, "slow")[2:] == ["0.50", "", ""]
+    told = ["".join(sentence) for sentence in found.answer]
+    assert any(
+        "Nearest to exact attention among those that are not, fidelity at 1024: x (0.25), slow (0.50);" in one
+        for one in told
+    )
+
+
+def test_a_task_with_other_knobs_meets_the_timed_variant_when_there_is_one_of_each(tmp_path: Path) -> None:
+    rows = [cost("local", knobs={"window": 256}), cost("full")]
+    found = document(tmp_path, *rows, score("local", 0.5, knobs={"window": 16}), score("full", 0.9))
+    assert texts(choices(found, "Cost beside quality"), "local")[2] == "50.0 [49.0, 51.0]"
+    swept = [cost("local", knobs={"window": w}) for w in (128, 256)]
+    found = document(tmp_path / "two", *swept, cost("full"), score("local", 0.5, knobs={"window": 16}), score("full"))
+    assert texts(choices(found, "Cost beside quality"), "local window=128")[2] == ""
+
+
+def test_a_device_without_a_memory_counter_has_a_front_of_time_and_quality(tmp_path: Path) -> None:
+    rows = [cost("full", ms=20, peak=None), cost("x", ms=10, peak=None), score("full", 0.9), score("x", 0.8)]
+    beside = choices(document(tmp_path, *rows), "Cost beside quality")
+    assert texts(beside, "x") == ["10.0 ±0.2", "", "80.0 [79.0, 81.0]", "mqar (tiny)"]
+
+
+def test_two_runs_stand_beside_each_other_and_are_never_mixed(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", [cost("full", ms=10), cost("x", ms=5), score("full", 0.9)], {**INFO, "run": "monday"})
+    b = write_run(tmp_path / "b", [cost("full", ms=20), score("full", 0.8)], {**INFO, "run": "friday"})
+    found = read_document([a, b])
+    beside = choices(found, "Runs beside each other at 512")
+    assert beside.columns == ("monday [ms]", "friday [ms]", "monday [MiB]", "friday [MiB]")
+    assert texts(beside, "full") == ["10.0 ±0.2", "20.0 ±0.4", "64.0", "64.0"]
+    assert texts(beside, "x") == ["5.00 ±0.10", "not run", "64.0", "not run"]
+    scores = choices(found, "Runs beside each other")
+    assert texts(scores, "full") == ["90.0 [89.0, 91.0]", "80.0 [79.0, 81.0]"]
+    assert {label for label, _ in choices(found, "Fastest and smallest").rows} == {
+        "block, forward, monday", "block, forward, friday",
+    }  # fmt: skip
+
+
+def test_other_machines_do_not_meet_where_they_measured_different_things(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", [cost("full", 512)], INFO)
+    b = write_run(tmp_path / "b", [cost("full", 1024), cost("x", dtype="bfloat16")], INFO)
+    assert not [table for table in read_document([a, b]).choices if table.kind == "runs"]
+
+
+# Controls, checkpoints and limits
+
+
+def test_a_control_is_what_its_row_or_the_run_says_and_a_variant_that_was_asked_for_is_none(tmp_path: Path) -> None:
+    info = {**INFO, "controls": ["none", "full", "mean"], "sweep": {"variant": ["full", "x"]}}
+    rows = [score(name, value) for name, value in {"full": 0.9, "x": 0.5, "mean": 0.95, "none": 0.96}.items()]
+    rows.append(score("lstm", 0.97, control=True))
+    accuracy = table(document(tmp_path, *rows, info=info), "accuracy")
+    assert [label for label, _ in accuracy.rows[:5]] == [
+        "full", "x", "lstm (control)", "mean (control)", "none (control)",
+    ]  # fmt: skip
+    assert [cells[0].best for _, cells in accuracy.rows[:5]] == [True, False, False, False, False]
+
+
+def test_a_second_seed_shows_what_a_seed_changes_and_is_in_no_mean(tmp_path: Path) -> None:
+    rows = [score("full", 0.90), score("full", 0.98, seed=1, control=True), score("x", 0.93)]
+    section = document(tmp_path, *rows).sections[0]
+    assert texts(section.tables[0], "full")[:2] == ["90.0 [89.0, 91.0]", "1"]
+    assert "One seed" in section.tables[0].caption
+    assert section.notes[0].startswith("What a seed alone changes: full scored 90.0 %, with another seed 98.0 %;")
+
+
+def test_best_and_last_checkpoint_state_and_steps_are_shown_where_they_are_known(tmp_path: Path) -> None:
+    row = score("full", 0.9)
+    assert row.accuracy is not None
+    row.accuracy.last, row.accuracy.steps_to_99, row.accuracy.state_size = 0.85, 400, 8192
+    accuracy = table(document(tmp_path, row, score("x")), "accuracy")
+    assert accuracy.columns == (
+        "accuracy [%]", "seeds", "last", "rate", "steps", "to 99 %", "params", "extra", "state", "CPU s",
+    )  # fmt: skip
+    assert texts(accuracy, "full")[2:6] == ["85.0", "0.003", "600", "400"]
+    assert [cell(accuracy, "x", column).text for column in ("last", "to 99 %", "state")] == ["n/a"] * 3
+
+
+def test_share_of_the_limit_where_limits_were_measured(tmp_path: Path) -> None:
+    limit = Ceiling(flops_per_s=1e11, bytes_per_s=1e10, share=0.4312, nearer="compute")
+    shares = table(document(tmp_path, cost("full", ceiling=limit), cost("x")), "limit")
+    assert texts(shares, "full") == ["43.1"]
+    assert texts(shares, "x") == ["n/a"]
+    estimate = cell(shares, "full", "512").estimate
+    assert estimate is not None and estimate.low is not None and estimate.high is not None
+    assert math.isclose(estimate.low, 43.12 / 1.02) and math.isclose(estimate.high, 43.12 / 0.98)
+    assert not [found for found in document(tmp_path / "b", cost("full")).sections[0].tables if found.kind == "limit"]
+
+
+def test_an_answer_to_very_many_groups_stays_short(tmp_path: Path) -> None:
+    found = document(tmp_path, *(cost("full", batch=batch) for batch in range(1, 31)))
+    assert len(found.answer) == 17
+    assert "".join(found.answer[-1]) == "And 44 more of this kind: see the tables of what to take."

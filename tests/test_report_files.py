@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rows import INFO, cost, html, quick_run, read_csv, score, shown, write_run
 
 from bench import report
 from bench.errors import UserError
+from bench.results import Row
 
 TEXT_ONLY = ("md", "html", "csv")
 
@@ -45,24 +47,55 @@ def test_c14_and_read_back_every_number_in_the_csv_is_that_of_its_row(tmp_path: 
             assert line["text"] == row.status or row.status == "ok"
 
 
-def test_numbers_in_the_html_tables_are_those_of_the_rows(tmp_path: Path) -> None:
+def test_every_number_on_the_page_is_that_of_its_row(tmp_path: Path) -> None:
+    """Read back: the figure behind each place is the row's to the last digit, its text to three digits."""
     rows = quick_run()
     page = Tables(html(tmp_path, *rows))
-    heading = "block, forward, cpu, float32, bidirectional"
+    takes: dict[str, Callable[[Row], float | None]] = {
+        "Time [ms]": lambda row: row.time and row.time.median_s and row.time.median_s * 1e3,
+        "Peak memory [MiB]": lambda row: row.memory and row.memory.peak_bytes and row.memory.peak_bytes / 2**20,
+        "Throughput [tokens/s]": lambda row: row.tokens_per_s,
+    }
+    seen = 0
     for row in rows:
-        if row.workload == "block" and row.pass_ == "forward":
-            place = page.found[heading, "Time [ms]"][row.variant][str(row.seq_len)]
-            if row.time is None or row.time.median_s is None:
-                assert place == row.status
+        heading = f"{row.workload.removeprefix('task:')}, {row.pass_}, cpu, float32, bidirectional"
+        for title, take in takes.items() if row.workload == "block" else ():
+            expected, text = take(row), page.found[heading, title][row.variant][str(row.seq_len)]
+            value = page.values.get((heading, title, row.variant, str(row.seq_len)))
+            assert value == expected
+            seen += 1
+            if expected is None:
+                assert text == row.status
             else:
-                value = float(place.split(" ")[0].replace(",", ""))
-                assert math.isclose(value, row.time.median_s * 1e3, rel_tol=5e-3)
+                assert math.isclose(float(text.split(" ")[0].replace(",", "").rstrip("†")), expected, rel_tol=5e-3)
+        if row.accuracy is not None:
+            unit, column, scale = ("%", "accuracy [%]", 100) if row.task == "mqar" else ("bits per byte",) * 2 + (1,)
+            heading = f"{row.task} ({row.preset}), cpu, float32, causal"
+            name = f"{row.variant}{' (control)' if row.variant == 'none' else ''}"
+            title = f"{'Accuracy' if row.task == 'mqar' else 'Bits per byte'} [{unit}]"
+            assert page.values[heading, title, name, column] == (row.accuracy.value or 0) * scale
+            seen += 1
+    assert seen == 3 * 60 + 14
+
+
+def test_figures_of_what_to_take_are_those_of_the_rows(tmp_path: Path) -> None:
+    rows = quick_run()
+    times = {row.time.median_s * 1e3 for row in rows if row.time and row.time.median_s}
+    peaks = {row.memory.peak_bytes / 2**20 for row in rows if row.memory and row.memory.peak_bytes}
+    scores = {row.accuracy.value * (100 if row.task == "mqar" else 1) for row in rows if row.accuracy}
+    page = Tables(html(tmp_path, *rows))
+    found = {key: value for key, value in page.values.items() if key[0] == "What to take"}
+    for (_, title, _, column), value in found.items():
+        known = times if "[ms]" in column else peaks if "MiB" in column else scores
+        if column not in {"length", "chance"}:
+            assert value in known, (title, column)
+    assert len(found) > 30
 
 
 class Tables(HTMLParser):
     """The tables of a page by (h2, h3), row and column; also the balance of its tags."""
 
-    void = frozenset({"meta", "link", "br", "path", "use", "rect"})
+    void = frozenset({"meta", "link", "br", "path", "use", "rect", "input"})
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -71,6 +104,8 @@ class Tables(HTMLParser):
         self.headings = {"h2": "", "h3": ""}
         self.columns: list[str] = []
         self.line: list[str] = []
+        self.values: dict[tuple[str, str, str, str], float] = {}
+        self.line_values: list[str | None] = []
         self.ids: list[str] = []
         self.tags: set[str] = set()
         self.feed(page)
@@ -84,9 +119,10 @@ class Tables(HTMLParser):
         if tag in self.headings:
             self.headings[tag] = ""
         if tag == "tr":
-            self.line = []
+            self.line, self.line_values = [], []
         if tag in {"td", "th"}:
             self.line.append("")
+            self.line_values.append(dict(attributes).get("data-value"))
 
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.ids += [value or "" for name, value in attributes if name == "id"]
@@ -98,6 +134,9 @@ class Tables(HTMLParser):
         if tag == "tr" and "tbody" in self.stack:
             section = self.found.setdefault((self.headings["h2"], self.headings["h3"]), {})
             section[self.line[0]] = dict(zip(self.columns, self.line[1:], strict=True))
+            for column, value in zip(self.columns, self.line_values[1:], strict=True):
+                if value is not None:
+                    self.values[self.headings["h2"], self.headings["h3"], self.line[0], column] = float(value)
 
     def handle_data(self, data: str) -> None:
         for name in self.headings:
@@ -111,13 +150,14 @@ def test_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> None:
     text = html(tmp_path, *quick_run())
     page = Tables(text)
     assert len(page.ids) == len(set(page.ids))
-    assert not page.tags & {"script", "link", "img", "iframe"}
+    assert not page.tags & {"link", "img", "iframe"}
+    assert re.findall("<script[^>]*>", text) == ["<script>"]
     outside = set(re.findall(r"https?://[^\"' <)]*", text)) - {
         "http://www.w3.org/2000/svg",
         "http://www.w3.org/1999/xlink",
     }
     assert outside == set()
-    assert text.count('role="img" aria-label="') == 9
+    assert text.count('role="img" aria-label="') == 13
     assert {"h1", "h2", "h3", "caption", "th", "main", "nav"} <= page.tags
     assert "prefers-color-scheme: dark" in text
 
@@ -137,14 +177,16 @@ def test_hostile_names_stay_text_in_every_format(tmp_path: Path) -> None:
         content = path.read_bytes().decode("utf-8")
         assert "\x1b" not in content
         if path.suffix in {".html", ".svg", ".md"}:
-            assert "<script" not in re.sub("^    .*$", "", content, flags=re.MULTILINE)  # but for the command as code
+            code_apart = re.sub("^    .*$", "", content, flags=re.MULTILINE)  # the command, as code
+            assert code_apart.count("<script") == (path.suffix == ".html")  # the page's own
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     Tables(page)
-    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
-    pipes = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if "script" in line and line.startswith("| ")]
-    assert pipes
-    assert set(pipes) <= {3, 5, 4, 9}  # facts, costs, throughput, accuracy: no name opens a column
+    blocks = (folder / "report.md").read_text(encoding="utf-8").split("\n\n")
+    tables = [block.strip().splitlines() for block in blocks if block.strip().startswith("| ")]
+    assert any("script" in line for lines in tables for line in lines)
+    for lines in tables:  # no name opens a column
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert r"\$a\_b\$" in (folder / "report.tex").read_text(encoding="utf-8")
     assert "\x1b[31m" not in shown(folder)
 

@@ -119,7 +119,7 @@ def test_limits_are_not_part_of_what_is_measured() -> None:
         ({"seq_len": []}, "seq_len: List should have at least 1 item"),
         ({"dtype": ["float8"]}, "dtype: must be 'float64', 'float32', 'bfloat16' or 'float16', got 'float8'"),
         ({"causal": ["yes"]}, "causal: must be a valid boolean, got 'yes'"),
-        ({"tasks": {"text": {"file": "no.txt"}}}, "the text file 'no.txt' of task 'text' does not exist"),
+        ({"tasks": {"text": {"file": "no.txt"}}}, "task 'text': the text file 'no.txt' does not exist"),
         ({"timeout": float("inf")}, "timeout: must be less than or equal to"),
         ({"seq_len": [10**20]}, "seq_len: must be less than or equal to"),
         ({"name": "../../evil"}, "name: String should match pattern"),

@@ -35,7 +35,7 @@ CAUSAL = [name for name, entry in ENTRIES.items() if entry.claims is not None an
 TINY = MQAR.presets["tiny"]
 SHORT = dataclasses.replace(
     TINY, seq_len=16, pairs=3, vocab=20, batch=16,
-    steps=60, eval_every=20, validation_size=32, test_size=40, target=None,
+    steps=60, eval_every=20, validation_size=32, test_size=40, target=None, learning_rates=(1e-2, 3e-2),
 )  # fmt: skip
 
 

@@ -16,3 +16,8 @@ def one_width(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.
         width = -(-width // 8) * 8
     wide = [x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v)]
     return wide[0], wide[1], wide[2]
+
+
+def positive_scale(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+    """q and the scale of its scores, moved into q unless positive: kernels scale minus infinity after masking."""
+    return (q, scale) if scale > 0 else (q * scale, 1.0)

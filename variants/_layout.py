@@ -7,6 +7,8 @@ lists are made by numpy: a plan, whose tensors have no values, counts their pair
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -37,6 +39,21 @@ class Layout:
         rows = -(-shape.max_len // block)
         self.draws_bR: Numbers = np.random.default_rng(seed).integers(2**31, size=(rows, random))
 
+    @classmethod
+    def named(
+        cls, name: Literal["window", "window+global", "random"], shape: Shape, *, block: int, blocks: int, seed: int
+    ) -> Layout:
+        """`blocks` blocks of keys for each block of queries, the own one included; see `block_sparse`."""
+        if block < 1:
+            raise ValueError(f"block must be at least 1, got {block}")
+        first = 1 if name == "window+global" else 0
+        if blocks < 1 + first:
+            raise ValueError(f"blocks must be at least {1 + first} with layout '{name}', got {blocks}")
+        random = blocks - 1 if name == "random" else 0
+        around = blocks - 1 - first - random
+        ahead = 0 if shape.causal else around // 2
+        return cls(shape, block=block, back=around - ahead, ahead=ahead, first=first, random=random, seed=seed)
+
     def rows(self, query_len: int, key_len: int) -> Numbers:
         """Numbers of the blocks in which there are queries, (b, 1)."""
         return np.arange((key_len - query_len) // self.block, -(-key_len // self.block))[:, None]
@@ -61,16 +78,18 @@ class Layout:
         start, stop = (min(max(p - key_len + query_len, 0), query_len) for p in (0, self.first * self.block))
         return slice(0, 0) if self.causal else slice(start, stop)
 
+    def table(self, query_len: int, key_len: int) -> npt.NDArray[np.bool_]:
+        """Which blocks of queries see which blocks of keys, (b, m), the causal limit aside."""
+        row_b1 = self.rows(query_len, key_len)
+        seen_bm = (self.lists(row_b1)[:, :, None] == np.arange(-(-key_len // self.block))).any(1)
+        sees_all_b1 = (row_b1 >= 0) & (row_b1 < self.first) & (not self.causal)
+        table_bm: npt.NDArray[np.bool_] = seen_bm | sees_all_b1
+        return table_bm
+
     def pattern(self, query_len: int, key_len: int, device: torch.device | str = "cpu") -> torch.Tensor:
         """Allowed pairs, bool (Nq, Nk)."""
-        row_b1 = self.rows(query_len, key_len)
-        lists_bL = self.lists(row_b1)
-        p_N = np.arange(key_len - query_len, key_len)
-        seen_bm = (lists_bL[:, :, None] == np.arange(-(-key_len // self.block))).any(1)
-        allowed_NM = seen_bm[p_N // self.block - (key_len - query_len) // self.block][
-            :, np.arange(key_len) // self.block
-        ]
-        allowed_NM[self.all_seeing(query_len, key_len)] = True
+        row_N = np.arange(key_len - query_len, key_len) // self.block - (key_len - query_len) // self.block
+        allowed_NM = self.table(query_len, key_len)[row_N][:, np.arange(key_len) // self.block]
         return torch.from_numpy(allowed_NM).to(device) & full_pattern(query_len, key_len, self.causal, device)
 
     def pairs(self, query_len: int, key_len: int) -> int:

@@ -8,14 +8,19 @@ from typing import Any
 from bench.variant import Unsupported
 
 
-def library(module: str, package: str) -> Any:
-    """An optional library; raises Unsupported with what to install, or with the cause where it is broken."""
+def library(module: str, package: str, *, extra: str | None = None, index: str = "") -> Any:
+    """An optional library; raises Unsupported with what to install, or with the cause where it is broken.
+
+    extra: of this package, that installs it. index: options of pip that find it.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise _broken(package, error) from error
-        raise Unsupported(f"{package} is not installed: pip install {package} (extra: attn-bench[kernels])") from None
+        install = " ".join(filter(None, ("pip install", package, index)))
+        by_extra = f" (or attn-bench[{extra}])" if extra else ""
+        raise Unsupported(f"{package} is not installed: {install}{by_extra}") from None
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # wrong build, missing driver
         raise _broken(package, error) from error
 

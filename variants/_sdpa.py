@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from bench.pairs import distances, full_pattern
-from variants._fused import one_width
+from variants._fused import one_width, positive_scale
 from variants._masking import nothing_seen, zero_padding
 
 QUERY_BLOCK = 512  # queries whose mask exists at a time
@@ -71,8 +71,7 @@ def attend(
         return nothing_seen(q, value_dim)
     blind = max(0, query_len - key_len) if causal else 0
     q, k, v = one_width(q[:, :, blind:] if blind else q, k, v)
-    if scale <= 0:  # the kernel multiplies after masking: minus infinity would become NaN or plus infinity
-        q, scale = q * scale, 1.0
+    q, scale = positive_scale(q, scale)
     causal = causal and q.shape[2] > 1
     if bias is not None or (causal and key_mask is not None):
         out = _blocks(q, k, v, key_mask, causal, scale, kernel, bias)

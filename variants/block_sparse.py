@@ -36,17 +36,8 @@ class BlockSparse(nn.Module):
         scale: float | None = None,
     ) -> None:
         super().__init__()
-        if block < 1:
-            raise ValueError(f"block must be at least 1, got {block}")
-        fixed = 1 if layout == "window+global" else 0
-        if blocks < 1 + fixed:
-            raise ValueError(f"blocks must be at least {1 + fixed} with layout '{layout}', got {blocks}")
         self.shape = shape
-        random = blocks - 1 if layout == "random" else 0
-        around = blocks - 1 - fixed - random
-        ahead = 0 if shape.causal else around // 2
-        back = around - ahead
-        self.layout = Layout(shape, block=block, back=back, ahead=ahead, first=fixed, random=random, seed=seed)
+        self.layout = Layout.named(layout, shape, block=block, blocks=blocks, seed=seed)
         self.scale = shape.scale if scale is None else scale
 
     def forward(

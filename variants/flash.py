@@ -13,6 +13,7 @@ from bench.pairs import distances, full_pairs, full_pattern
 from bench.variant import Shape, Unsupported, variant
 from variants._bias import Alibi
 from variants._sdpa import attend, sdpa
+from variants._xformers import memory_efficient
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -123,16 +124,5 @@ class Flash(nn.Module):
 def _xformers(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, mask: torch.Tensor | None, causal: bool, scale: float
 ) -> torch.Tensor:
-    from xformers.ops import memory_efficient_attention
-    from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask
-
-    # Its layout for grouped heads is (B, N, Hkv, H/Hkv, D), keys and values expanded without a copy.
-    batch, heads, query_len, width = q.shape
-    shared = (batch, k.shape[1], heads // k.shape[1])
-    q_BNGHD = q.reshape(*shared, query_len, width).permute(0, 3, 1, 2, 4)
-    k_BMGHD, v_BMGHD = (x.transpose(1, 2)[:, :, :, None].expand(-1, -1, -1, shared[2], -1) for x in (k, v))
     assert mask is None
-    bias = LowerTriangularFromBottomRightMask() if causal else None
-    out_BNGHD = memory_efficient_attention(q_BNGHD, k_BMGHD, v_BMGHD, attn_bias=bias, scale=scale)
-    out: torch.Tensor = out_BNGHD.permute(0, 2, 3, 1, 4).reshape(batch, heads, query_len, width)
-    return out
+    return memory_efficient(q, k, v, causal=causal, scale=scale)

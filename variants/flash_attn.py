@@ -9,10 +9,12 @@ from torch import nn
 
 from bench.pairs import full_pairs, full_pattern, window_pairs, window_pattern
 from bench.variant import Ge, Shape, Unsupported, variant
+from variants._fused import positive_scale
 from variants._library import library
 from variants._masking import nothing_seen
 
 WIDEST = 256  # of a head
+PYTORCH = "--index-url https://download.pytorch.org/whl/cu130"  # what PyPI has under the name of version 3 is empty
 
 
 @variant(
@@ -26,10 +28,10 @@ WIDEST = 256  # of a head
     runs=("flash",),
 )
 class FlashAttn(nn.Module):
-    """FlashAttention by the flash-attn package. version: 2, or 3 (Hopper), each a package of its own.
+    """FlashAttention by the flash-attn package.
 
-    window: 0 for none; else each query sees that many positions, itself included (in both directions without
-    causality). scale: None is head_dim ** -0.5.
+    version: 2, or 3 (Hopper), each a package of its own. window: 0 for none; else each query sees that many positions,
+    itself included (in both directions without causality). scale: None is head_dim ** -0.5.
     """
 
     def __init__(
@@ -41,8 +43,12 @@ class FlashAttn(nn.Module):
         scale: float | None = None,
     ) -> None:
         super().__init__()
-        module, package = {"2": ("flash_attn", "flash-attn"), "3": ("flash_attn_interface", "flash-attn-3")}[version]
-        self._call: Any = library(module, package).flash_attn_func
+        package = (
+            library("flash_attn", "flash-attn", extra="flash-attn")
+            if version == "2"
+            else library("flash_attn_interface", "flash-attn-3", index=PYTORCH)
+        )
+        self._call: Any = package.flash_attn_func
         if max(shape.head_dim, shape.value_dim) > WIDEST or shape.head_dim != shape.value_dim:
             raise Unsupported(
                 f"head_dim and value_dim must be equal and at most {WIDEST}, got {shape.head_dim} and {shape.value_dim}"
@@ -60,8 +66,9 @@ class FlashAttn(nn.Module):
         # Its extents leave the query itself out, and its causal form is aligned bottom-right as ours is.
         reach = self.window - 1 if self.window else -1
         window = (reach, 0 if self.shape.causal else reach)
+        q, scale = positive_scale(q, self.scale)
         turned = (x.transpose(1, 2) for x in (q, k, v))
-        out = self._call(*turned, softmax_scale=self.scale, causal=self.shape.causal, window_size=window)
+        out = self._call(*turned, softmax_scale=scale, causal=self.shape.causal, window_size=window)
         out_BNHD: torch.Tensor = out[0] if isinstance(out, tuple) else out  # version 3 returns more
         return out_BNHD.transpose(1, 2)
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import registry
 from bench.errors import UserError, unknown
 from bench.launch import Launcher
+from bench.screen import Screen
 
 LONGEST = 300  # characters of a finding on screen
 CHECK_TIMEOUT_S = 1800.0
@@ -53,7 +53,7 @@ def _show_findings(name: str, reply: dict[str, Any], *, optional: bool) -> bool:
 
     optional: a variant that cannot run on this machine is no failure.
     """
-    console = Console(markup=False)
+    console = Screen(markup=False)
     if reply["status"] != "ok":
         console.print(f"{name}: {reply['status']}: {reply['reason']}", markup=False)
         return True

@@ -1,10 +1,10 @@
-"""`compare`: two runs -> verdicts, as a table in the terminal, Markdown or JSON."""
+"""`compare`: two runs -> verdicts, as a table in the terminal, Markdown, JSON or a page."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,8 +21,9 @@ from bench.report.digits import MIB, number
 from bench.report.markdown import escape
 from bench.report.source import Source, read_sources
 from bench.results import strict_json
+from bench.screen import Screen
 
-FORMATS = ("table", "md", "json")
+FORMATS = ("table", "md", "json", "html")
 TITLES: dict[Quantity, tuple[str, float]] = {
     "time": ("Time of one call [ms]; ratio: new / baseline", 1e3),
     "memory": ("Peak memory of one call [MiB]; ratio: new / baseline", 1 / MIB),
@@ -45,12 +46,18 @@ class Comparison:
     notes: list[str]
 
 
-def run_compare(a: str, b: str, *, format: str = "table", noise_path: str | None = None, out: str | None = None) -> int:
+def run_compare(
+    a: str, b: str, *, format: str | None = None, noise_path: str | None = None, out: str | None = None
+) -> int:
     """Compare the run in folder `b` with the baseline in folder `a` and print the verdicts; returns the exit code.
 
-    format: `table`, `md` or `json`. noise_path: a stored noise floor, by default that of the machine in results/noise.
+    format: one of FORMATS, by default that of the suffix of `out`, else `table`. noise_path: a stored noise floor, by
+    default that of the machine in results/noise.
     out: a file to write into, by default the standard output. UserError: nothing comparable, no rows, a wrong value.
     """
+    if format is None:
+        suffix = Path(out).suffix.removeprefix(".") if out else ""
+        format = suffix if suffix in FORMATS else "table"
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     baseline, new = read_sources([a, b])
@@ -60,9 +67,9 @@ def run_compare(a: str, b: str, *, format: str = "table", noise_path: str | None
     notes += [f"{source.run}: {told}" for source in (baseline, new) for told in source.notes]
     found = Comparison(baseline, new, floor, verdicts, notes)
     if format == "table" and out is None:
-        _print(found, Console())
+        _print(found, Screen())
     else:
-        _write({"table": _to_text, "md": to_markdown, "json": to_json}[format](found), out)
+        _write({"table": _to_text, "md": to_markdown, "json": to_json, "html": to_html}[format](found), out)
     return exit_code(verdicts)
 
 
@@ -222,6 +229,29 @@ def to_markdown(found: Comparison) -> str:
             lines.append(f"| {' | '.join(shown)} |")
         lines += ["", *(f"- {escape(reason)}" for reason in section.reasons)]
     return "\n".join([*lines, "", *(f"- {escape(note)}" for note in found.notes)]) + "\n"
+
+
+def to_html(found: Comparison) -> str:
+    """The comparison as a page like that of a report: tables that sort and filter, what got worse in red."""
+    from bench.report.page import render
+
+    return render(
+        "verdicts.html",
+        title=_heading(found),
+        summary=summary(found.verdicts),
+        sections=sections(found.verdicts),
+        headings=HEADINGS,
+        rows=_page_rows,
+        notes=found.notes,
+    )
+
+
+def _page_rows(section: Section) -> Iterator[dict[str, Any]]:
+    for verdict, (cell, *texts, call) in zip(section.verdicts, section.lines, strict=True):
+        change = verdict.ratio if verdict.difference is None else verdict.difference
+        kind = "worse" if call in WORSE else "better" if call in BETTER else ""
+        values = (verdict.baseline, verdict.new, change)
+        yield {"label": cell, "figures": list(zip(texts, values, strict=True)), "kind": kind, "call": call}
 
 
 def _to_text(found: Comparison) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from bench import registry, tasks
 from bench.errors import unknown
 from bench.launch import Launcher
 from bench.prepare import describe_machine
+from bench.screen import Screen
 from bench.sweep import preset_names, read_sweep
 from bench.variant import Claims
 
@@ -25,7 +25,7 @@ def show_list(what: str) -> None:
     if what not in shown:
         raise unknown("list", what, shown)
     table, notes = shown[what]()
-    console = Console(
+    console = Screen(
         markup=False, width=None if sys.stdout.isatty() else WIDE
     )  # a file or a pipe has room for every knob
     console.print(table)
@@ -36,7 +36,8 @@ def show_list(what: str) -> None:
 def _variants() -> tuple[Table, list[str]]:
     entries = registry.entries()
     broken, refused = _tried_out([entry for entry in entries if not entry.broken])
-    table = Table("variant", "kind", "time", "memory", "does", "knobs", "what it is", "paper", "here")
+    heads = ("variant", "kind", "time", "memory", "does", "knobs", "what it is", "paper", "here")
+    table = Table(*(Column(head, overflow="fold") for head in heads))  # what to install is read to its end
     for entry in entries:
         why = entry.broken or broken.get(entry.name)
         if why or entry.claims is None:
@@ -110,4 +111,4 @@ def show_environment() -> None:
             f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else "not available" if value is None else str(value)
         )
         table.add_row(name.removesuffix("_bytes"), shown)
-    Console(markup=False).print(table)
+    Screen(markup=False).print(table)

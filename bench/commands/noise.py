@@ -16,6 +16,7 @@ from bench.noise import NoiseFloor, noise_file, write_noise
 from bench.prepare import Prepared, prepare
 from bench.progress import Progress
 from bench.report.digits import number
+from bench.screen import Screen
 from bench.stats import interval, noise_floor
 from bench.sweep import Cell, make_sweep
 
@@ -43,7 +44,7 @@ def noise(*, out: str | None = None) -> int:
     with Launcher() as launcher, Progress(messages) as progress:
         prepared = prepare(sweep, registry.entries(), launcher)
         floor = measure_noise(prepared, launcher, progress, order_seed=random.SystemRandom().randrange(2**31))
-    _show(floor, Console(markup=False))
+    _show(floor, Screen(markup=False))
     if max(floor.shares.values()) > MOST:
         told = f"not stored: above {100 * MOST:.0f} % this machine is too busy to compare on; let it rest and try again"
         messages.print(told, markup=False, highlight=False)

@@ -19,6 +19,7 @@ from bench.prepare import Prepared, prepare
 from bench.progress import Progress
 from bench.results import FAILED
 from bench.runner import Runner
+from bench.screen import Screen
 from bench.sweep import Sweep, read_sweep
 
 
@@ -32,9 +33,24 @@ def run(
     rerun_failed: bool,
     command: str,
 ) -> int:
-    """Run a sweep and write its report; returns the exit code."""
+    """Run a preset or a file with some axes replaced, as `run_sweep` does."""
+    return run_sweep(
+        read_sweep(name, overrides), out=out, dry_run=dry_run, fresh=fresh, rerun_failed=rerun_failed, command=command
+    )
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    out: str | None,
+    dry_run: bool,
+    fresh: bool,
+    rerun_failed: bool,
+    command: str,
+    shown: bool = True,
+) -> int:
+    """Run a sweep and write its report, which is also printed when `shown`; returns the exit code."""
     messages = Console(stderr=True)
-    sweep = read_sweep(name, overrides)
     known = registry.entries(name for name in sweep.variant if registry.is_file(name))
     with Launcher() as launcher:
         messages.print("reading the machine and the sweep ...", style="dim")
@@ -54,7 +70,7 @@ def run(
                     runner.run(order_seed=order_seed, rerun_failed=rerun_failed)
             finally:
                 if journal.rows and not isinstance(sys.exc_info()[1], OSError):
-                    _report(journal, messages)
+                    _report(journal, messages, shown=shown)
             counts, succeeded = outcome(prepared, journal)
     told = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     messages.print(f"{sum(counts.values())} cells: {told}", markup=False)
@@ -78,9 +94,10 @@ def _describe(journal: Journal, prepared: Prepared, command: str) -> int:
     return seed
 
 
-def _report(journal: Journal, messages: Console) -> None:
+def _report(journal: Journal, messages: Console, *, shown: bool) -> None:
     written = report.write([journal.folder])
-    report.show([journal.folder], Console(markup=False))
+    if shown:
+        report.show([journal.folder], Screen(markup=False))
     pages = [path for path in written if path.suffix in (".html", ".md")]
     messages.print(f"rows and report in {journal.folder}: {', '.join(path.name for path in pages)}", markup=False)
 
@@ -96,7 +113,7 @@ def _show_plan(prepared: Prepared) -> None:
         table.add_row(
             cell.variant, cell.workload, cell.pass_ or "", str(cell.seq_len or ""), cell.device, cell.dtype, flops
         )
-    Console(markup=False).print(table)
+    Screen(markup=False).print(table)
     if not prepared.cells:
         raise UserError("the sweep has no cells")
 

@@ -43,11 +43,11 @@ def better(left: float, right: float, metric: Metric) -> bool:
 
 
 def run(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (B, N, V) and labels (B, N) of a batch, on the model's device."""
+    """Logits (B, P, V) and labels (B, P) of a batch (`tasks.Batch`), on the model's device."""
     device = next(model.parameters()).device
     mask_BN = None if batch.mask is None else torch.from_numpy(batch.mask).to(device)
-    logits_BNV = model(torch.from_numpy(batch.tokens).to(device), key_mask=mask_BN)
-    return logits_BNV, torch.from_numpy(batch.labels).to(device)
+    logits_BPV = model(torch.from_numpy(batch.tokens).to(device), key_mask=mask_BN)
+    return logits_BPV, torch.from_numpy(batch.labels).to(device)
 
 
 def scored_loss(logits_BNV: torch.Tensor, labels_BN: torch.Tensor) -> torch.Tensor:
@@ -87,6 +87,15 @@ def interval(scores: Scores, metric: Metric) -> tuple[float | None, float | None
         return None, None
     centre, half = float(means.mean()), Z95 * float(means.std()) / math.sqrt(len(means))
     return centre - half, centre + half
+
+
+def whole(scores: Scores) -> float | None:
+    """Share of the sequences in which every scored position is right; None where each has but one."""
+    _, index_S, counts = torch.unique(scores.sequence, return_inverse=True, return_counts=True)
+    if int(counts.max()) == 1:
+        return None
+    wrong = torch.zeros(len(counts), dtype=torch.int64).index_add(0, index_S, (~scores.right).long())
+    return float((wrong == 0).double().mean())
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

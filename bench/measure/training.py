@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import nn
 
-from bench.measure.scoring import by_bin, interval, score
+from bench.measure.scoring import by_bin, interval, score, whole
 from bench.measure.trials import Diverged, Training, best_of
-from bench.model.block import BlockConfig, MakeAttention, Mixing, count_params
-from bench.model.init import derived, seeded
-from bench.model.language import LanguageModel
+from bench.model.block import MakeAttention, Mixing, count_params
+from bench.model.init import seeded
+from bench.model.of_task import block_config, build
 from bench.results import Accuracy
 from bench.tasks import Preset, Task
 
@@ -38,7 +38,7 @@ def train(
     cpu_s: float | None = None,
     checkpoint: Path | None = None,
 ) -> Accuracy:
-    """Train a language model with the attention inside on a task, and score it.
+    """Train the model of a task with the attention inside, and score it.
 
     preset: of the task, or its name. text: replaces the text of a task that reads one. learning_rates: default those
     of the preset. cpu_s: seconds of processor time a trial, in place of the preset's steps. checkpoint: a file of this
@@ -48,13 +48,13 @@ def train(
     preset = task.presets[preset] if isinstance(preset, str) else preset
     data = task.open(preset, seed=seed, text=text)
 
-    def build() -> nn.Module:
+    def made() -> nn.Module:
         return _model(make_attention, preset, causal, seed, device)
 
     with seeded(seed, "training"):
-        model = build()
+        model = made()
         params, extra_params = checked_params(model, _model(_nothing, preset, causal, seed, "cpu"))
-        trials = Training(build, preset, task.metric, data, seed, cpu_s, checkpoint).trials(
+        trials = Training(made, preset, task.metric, data, seed, cpu_s, checkpoint).trials(
             learning_rates or preset.learning_rates
         )
         best = best_of(trials, task.metric)
@@ -71,21 +71,17 @@ def train(
     return Accuracy(
         metric=task.metric, higher_is_better=task.metric == "accuracy",
         value=scores.mean(task.metric), low=low, high=high, last=last.mean(task.metric), scored=len(scores.loss),
-        chance=data.baseline.score, chance_of=data.baseline.origin, validation=best.validation,
+        whole=whole(scores) if task.metric == "accuracy" else None,
+        chance=data.baseline.score, chance_of=data.baseline.origin, baselines=dict(data.baselines),
+        validation=best.validation,
         learning_rate=best.learning_rate, trials=[trial.summary() for trial in trials],
         steps=best.steps, best_step=best.best_step, tokens=best.tokens, train_cpu_s=best.cpu_s,
         steps_to_99=fastest and fastest.steps_to_99, cpu_s_to_99=fastest and fastest.cpu_s_to_99,
-        params=params, extra_params=extra_params, state_size=state_size(model, preset.seq_len) if causal else None,
+        params=params, extra_params=extra_params, state_size=_state_size(model, preset) if causal else None,
         model={"layers": preset.layers, **dataclasses.asdict(block_config(preset))},
         by_gap=by_bin(scores, task.metric, data.bins), curve=best.curve,
         data={**data.facts, "first_batch_sha256": hashlib.sha256(data.train(0).tokens.tobytes()).hexdigest()},
     )  # fmt: skip
-
-
-def block_config(preset: Preset) -> BlockConfig:
-    """The block of a preset: the fields they share."""
-    wanted = {part.name for part in dataclasses.fields(BlockConfig)}
-    return BlockConfig(**{name: value for name, value in vars(preset).items() if name in wanted})
 
 
 def state_size(model: nn.Module, length: int) -> int | None:
@@ -105,6 +101,10 @@ def state_size(model: nn.Module, length: int) -> int | None:
     return total
 
 
+def _state_size(model: nn.Module, preset: Preset) -> int | None:
+    return state_size(model, preset.seq_len) if preset.model == "language" else None
+
+
 def checked_params(model: nn.Module, around: nn.Module) -> tuple[int, int]:
     """(all parameters, those of the variants inside); an error where the rest is not as large as around any variant.
 
@@ -118,16 +118,8 @@ def checked_params(model: nn.Module, around: nn.Module) -> tuple[int, int]:
     return params, extra_params
 
 
-def _model(make_attention: MakeAttention, preset: Preset, causal: bool, seed: int, device: str) -> LanguageModel:
-    return LanguageModel(
-        block_config(preset),
-        make_attention,
-        vocab=preset.vocab,
-        layers=preset.layers,
-        causal=causal,
-        max_len=preset.seq_len,
-        seed=derived(seed, "model"),
-    ).to(device)
+def _model(make_attention: MakeAttention, preset: Preset, causal: bool, seed: int, device: str) -> nn.Module:
+    return build(make_attention, preset, causal=causal, seed=seed).to(device)
 
 
 def _nothing(shape: object) -> nn.Module:

@@ -1,8 +1,8 @@
 """The trials of one training: one a learning rate, all from the same weights and on the same batches.
 
-AdamW (weight decay 0.1, betas 0.9 and 0.98), one tenth of the budget of linear warm-up and a cosine to zero, gradients
-clipped to norm 1. The budget of a trial is a number of steps or seconds of processor time. Each step and each look has
-a stream of its own, so that looking, or going on after a kill, never changes what is learned.
+AdamW (weight decay of the preset, betas 0.9 and 0.98), one tenth of the budget of linear warm-up and a cosine to zero,
+gradients clipped to norm 1. The budget of a trial is a number of steps or seconds of processor time. Each step and each
+look has a stream of its own, so that looking, or going on after a kill, never changes what is learned.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class Training:
         done, state = self._stored()
         for rate in learning_rates[len(done) :]:
             model = self.build()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
+            optimizer = torch.optim.AdamW(
+                model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=self.preset.weight_decay, fused=True
+            )
             trial = Trial(rate)
             if state:
                 trial, state = _restored(state, model, optimizer), None

@@ -6,13 +6,14 @@ the interval of the test estimate, and the table says that it is one seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from bench.report.digits import Estimate, brackets, number
 from bench.report.groups import Cells
 from bench.report.source import clean
 from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, flag_notes, leaders, reasons
-from bench.results import Accuracy, Gap
+from bench.results import Accuracy, Gap, Row
 
 CHANCE = "chance"
 
@@ -23,13 +24,38 @@ def accuracy_section(cells: Cells) -> Section:
     by_gap = _by_gap(cells)
     if by_gap is not None:
         tables.append(by_gap)
-    return Section(cells, tuple(tables), tuple(reasons(cells)), (*flag_notes(cells), *cells.notes))
+    notes = (*_noise_notes(cells), *flag_notes(cells), *cells.notes)
+    return Section(cells, tuple(tables), tuple(reasons(cells)), notes)
 
 
 def results_of(cells: Cells, label: str) -> list[Accuracy]:
-    """The scores of one variant, one a seed, of the seeds that ended well."""
-    lines = [row for _, row in sorted(cells.by_label[label].items(), key=lambda item: item[0] or 0)]
-    return [row.accuracy for row in lines if row.status == "ok" and row.accuracy and row.accuracy.value is not None]
+    """The scores of one variant, one a seed, of the seeds that ended well; of a variant without its control seeds."""
+    return [found for row, found in _scored(cells, label) if label in cells.controls or not row.control]
+
+
+def _scored(cells: Cells, label: str) -> list[tuple[Row, Accuracy]]:
+    rows = [row for _, row in sorted(cells.by_label[label].items(), key=lambda item: item[0] or 0)]
+    return [
+        (row, row.accuracy)
+        for row in rows
+        if row.status == "ok" and row.accuracy is not None and row.accuracy.value is not None
+    ]
+
+
+def _noise_notes(cells: Cells) -> list[str]:
+    """What another seed alone changes, for variants that were trained once more to show it."""
+    notes = []
+    for label in cells.ranked:
+        again = [found for row, found in _scored(cells, label) if row.control]
+        first, second = score(results_of(cells, label)), score(again)
+        if first is not None and second is not None:
+            unit = in_unit(again[0].metric, first)[1]
+            one, other = (write_score(again[0].metric, Estimate(found.value)) for found in (first, second))
+            notes.append(
+                f"What a seed alone changes: {label} scored {one} {unit}, with another seed {other} {unit}; smaller "
+                "differences between variants are within that."
+            )
+    return notes
 
 
 def score(results: Sequence[Accuracy]) -> Estimate | None:
@@ -78,19 +104,57 @@ def seeds_of(cells: Cells) -> int:
     return max((len(results_of(cells, label)) for label in cells.by_label), default=0)
 
 
+@dataclass(frozen=True)
+class Detail:
+    """A column beside the score: how it is taken, what it means; shown where any variant has it, or always."""
+
+    heading: str
+    take: Callable[[Accuracy], str | None]
+    meaning: str = ""
+    always: bool = True
+
+
+def _whole(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+DETAILS = (
+    Detail(
+        "last", lambda r: None if r.last is None else write_score(r.metric, Estimate(r.last)),
+        "Last: the score at the last step; the first column is that of the best checkpoint by validation.", False,
+    ),
+    Detail(
+        "rate", lambda r: None if r.learning_rate is None else f"{r.learning_rate:g}",
+        "Rate: the learning rate, chosen for each variant by validation.",
+    ),
+    Detail("steps", lambda r: _whole(r.steps)),
+    Detail("to 99 %", lambda r: _whole(r.steps_to_99), "To 99 %: steps until validation showed 99 %.", False),
+    Detail("params", lambda r: _whole(r.params)),
+    Detail("extra", lambda r: _whole(r.extra_params), "Extra: parameters of the attention itself."),
+    Detail("state", lambda r: _whole(r.state_size), "State: numbers kept to decode the next position.", False),
+)  # fmt: skip
+
+
+def _details(cells: Cells) -> list[Detail]:
+    everything = [result for label in cells.by_label for result in results_of(cells, label)]
+    return [detail for detail in DETAILS if detail.always or any(detail.take(result) for result in everything)]
+
+
 def _scores(cells: Cells) -> Table:
     known = metric_of(cells)
     metric = known.metric if known else "score"
     unit = in_unit(metric, Estimate(0))[1]
     best = leaders(scores(cells), higher_is_better=known.higher_is_better) if known else []
     first = f"{metric_name(metric)} [%]" if unit == "%" else metric_name(metric)
-    columns = (first, "seeds", "rate", "steps", "params", "extra", "CPU s")
-    rows = [(row_name(cells, label), _score_row(cells, label, metric, best)) for label in cells.by_label]
+    details = _details(cells)
+    columns = (first, "seeds", *(detail.heading for detail in details), "CPU s")
+    rows = [(row_name(cells, label), _score_row(cells, label, metric, best, details)) for label in cells.by_label]
     if known and known.chance is not None:
         shown = write_chance(metric, known.chance) + (f" ({clean(known.chance_of)})" if known.chance_of else "")
-        rows.append((CHANCE, (Cell(shown, in_unit(metric, Estimate(known.chance))[0]), *[Cell("")] * 6)))
+        chance = Cell(shown, in_unit(metric, Estimate(known.chance))[0])
+        rows.append((CHANCE, (chance, *[Cell("")] * (len(columns) - 1))))
     title = metric_name(metric).capitalize()
-    return Table("accuracy", title, _caption(cells, known), unit, columns, tuple(rows))
+    return Table("accuracy", title, _caption(cells, known, details), unit, columns, tuple(rows))
 
 
 def row_name(cells: Cells, label: str) -> str:
@@ -98,7 +162,7 @@ def row_name(cells: Cells, label: str) -> str:
     return f"{label} (control)" if label in cells.controls else label
 
 
-def _caption(cells: Cells, known: Accuracy | None) -> str:
+def _caption(cells: Cells, known: Accuracy | None, details: Sequence[Detail]) -> str:
     if known is None:
         return "No cell has a score."
     seeds = seeds_of(cells)
@@ -108,33 +172,32 @@ def _caption(cells: Cells, known: Accuracy | None) -> str:
         else f"Mean of up to {seeds} seeds; in brackets the lowest and the highest seed."
     )
     better = "More" if known.higher_is_better else "Less"
+    told = " ".join(detail.meaning for detail in details if detail.meaning)
     return (
-        f"Score on the test split, used once. {better} is better. {spread} Rate: the learning rate, chosen for each "
-        "variant by validation. Extra: parameters of the attention itself. CPU s: training time of the process."
+        f"Score on the test split, used once. {better} is better. {spread} {told} CPU s: training time of the process."
     )
 
 
-def _score_row(cells: Cells, label: str, metric: str, best: Sequence[str]) -> tuple[Cell, ...]:
+def _score_row(
+    cells: Cells, label: str, metric: str, best: Sequence[str], details: Sequence[Detail]
+) -> tuple[Cell, ...]:
     results = results_of(cells, label)
     found = score(results)
     if found is None:
         statuses = dict.fromkeys(row.status for row in cells.by_label[label].values())
         shown = ", ".join(status if status != "ok" else NO_FIGURE for status in statuses) or ABSENT
-        return (Cell(shown), *[Cell("")] * 6)
+        return (Cell(shown), *[Cell("")] * (len(details) + 2))
     flagged = any(row.flags for row in cells.by_label[label].values())
     return (
         Cell(write_score(metric, found), in_unit(metric, found)[0], best=label in best, flagged=flagged),
         Cell(_seed_count(cells, label, len(results))),
-        Cell(_several(f"{result.learning_rate:g}" for result in results if result.learning_rate is not None)),
-        Cell(_several(f"{result.steps:,}" for result in results if result.steps is not None)),
-        Cell(_several(f"{result.params:,}" for result in results if result.params is not None)),
-        Cell(_several(f"{result.extra_params:,}" for result in results if result.extra_params is not None)),
+        *(Cell(_several(filter(None, map(detail.take, results)))) for detail in details),
         Cell(_cpu_seconds(results)),
     )
 
 
 def _seed_count(cells: Cells, label: str, scored: int) -> str:
-    asked = len(cells.by_label[label])
+    asked = sum(label in cells.controls or not row.control for row in cells.by_label[label].values())
     return str(scored) if asked == scored else f"{scored} of {asked}"
 
 

@@ -5,13 +5,13 @@ A sentence is a list of parts; a `Name` is a variant. No winner is named where i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bench.report.accuracy import metric_name, metric_of, results_of, score, scores, seeds_of, write_chance, write_score
 from bench.report.costs import MEMORY, TIME, Quantity, best_at, figures_at
 from bench.report.digits import Estimate
-from bench.report.fidelity import is_fidelity
-from bench.report.groups import Cells
+from bench.report.fidelity import error_at, is_fidelity, middle_spread, written
+from bench.report.groups import Cells, where
 from bench.report.scaling import overtakes, rival
 from bench.report.tables import column_name, leaders
 
@@ -22,41 +22,40 @@ class Name(str):
 
 Sentence = list[str]
 MOST_NAMES = 4
+MOST_SENTENCES = 16
+EXACT = 1e-3  # an error below is rounding
 
 
 def short_answer(groups: Sequence[Cells]) -> list[Sentence]:
-    """One or two sentences a group, in the order of the groups."""
+    """One to three sentences a group, in the order of the groups; many groups are cut short with a note."""
     found: list[Sentence] = []
     for cells in groups:
-        if is_fidelity(cells):
-            continue
         alike = [other for other in groups if other.group.is_task == cells.group.is_task]
-        where = _where(cells, alike)
-        found += [_accuracy(cells, where)] if cells.group.is_task else _costs(cells, where)
-    return found
+        place = where(cells, alike)
+        if is_fidelity(cells):
+            found += _errors(cells, place)
+        else:
+            found += [_accuracy(cells, place)] if cells.group.is_task else _costs(cells, place)
+    more = len(found) - MOST_SENTENCES
+    return (
+        [*found[:MOST_SENTENCES], [f"And {more} more of this kind: see the tables of what to take."]]
+        if more > 0
+        else found
+    )
 
 
-def _where(cells: Cells, alike: Sequence[Cells]) -> str:
-    """The heading of the group, without what all groups of its kind have in common."""
-    group = cells.group
-    parts = [group.name, *([group.pass_] if group.pass_ else [])]
-    for name in ("run", "device", "dtype", "direction", "shape"):
-        if len({getattr(other.group, name) for other in alike}) > 1:
-            parts.append(getattr(group, name))
-    return ", ".join(parts)
-
-
-def _costs(cells: Cells, where: str) -> list[Sentence]:
+def _costs(cells: Cells, place: str) -> list[Sentence]:
     if not any(figures_at(cells, TIME, column) for column in cells.columns):
-        return [[f"{where}: nothing was measured."]]
-    sentences = [[f"Fastest, {where}: ", *_walk(cells, TIME)]]
-    lacking = [label for label in cells.ranked if any(label not in figures_at(cells, TIME, n) for n in cells.columns)]
+        return [[f"{place}: nothing was measured."]]
+    sentences = [[f"Fastest, {place}: ", *_walk(cells, TIME)]]
+    times = [figures_at(cells, TIME, column) for column in cells.columns]
+    lacking = [label for label in cells.ranked if any(label not in found for found in times)]
     if lacking:
         named = _names(lacking) if len(lacking) <= MOST_NAMES else [f"{len(lacking)} of {len(cells.ranked)} variants"]
         sentences[0] += [" Not measured at every length: ", *named, "."]
-    sentences += _crossovers(cells, where)
+    sentences += _crossovers(cells, place)
     if any(figures_at(cells, MEMORY, column) for column in cells.columns):
-        sentences.append([f"Least memory, {where}: ", *_walk(cells, MEMORY)])
+        sentences.append([f"Least memory, {place}: ", *_walk(cells, MEMORY)])
     return sentences
 
 
@@ -92,24 +91,42 @@ def _stretch(cells: Cells, quantity: Quantity, team: tuple[str, ...], columns: l
     return [Name(team[0]), f" {where} ({value}{doubt})"]
 
 
-def _crossovers(cells: Cells, where: str) -> list[Sentence]:
+def _crossovers(cells: Cells, place: str) -> list[Sentence]:
     """From which lengths on which variants are faster than the rival; none where nothing crosses."""
     base = rival(cells)
     if base is None:
         return []
     places = {label: overtakes(cells, base, label) for label in cells.ranked if label != base}
     crossed = {label: text for label, (text, place) in places.items() if place and place.low is not None}
-    parts: Sentence = [f"Faster than {base}, {where}: "]
+    parts: Sentence = [f"Faster than {base}, {place}: "]
     for label, text in list(crossed.items())[:MOST_NAMES]:
         parts += [*([", "] if len(parts) > 1 else []), Name(label), f" {text}"]
     more = len(crossed) - MOST_NAMES
     return [[*parts, f" and {more} more (see the table of crossovers)." if more > 0 else "."]] if crossed else []
 
 
-def _accuracy(cells: Cells, where: str) -> Sentence:
+def _errors(cells: Cells, place: str) -> list[Sentence]:
+    """Which of the variants that are not exact come nearest to exact attention, at the longest length."""
+    spread = middle_spread(cells)
+    if spread is None:
+        return []
+    column = max(cells.columns, key=lambda column: column or 0)
+    errors = error_at(cells, column, spread)
+    inexact = sorted((found.value, label) for label, found in errors.items() if found.value >= EXACT)
+    if not inexact:
+        return []
+    parts: Sentence = [f"Nearest to exact attention among those that are not, {place} at {column_name(column)}: "]
+    for value, label in inexact[:MOST_NAMES]:
+        parts += [*([", "] if len(parts) > 1 else []), Name(label), f" ({written(value)})"]
+    more = len(inexact) - MOST_NAMES
+    tail = f" and {more} more" if more > 0 else ""
+    return [[*parts, f"{tail}; error of the output, 1 is no better than averaging the values."]]
+
+
+def _accuracy(cells: Cells, place: str) -> Sentence:
     known, figures = metric_of(cells), scores(cells)
     if known is None or not figures:
-        return [f"{where}: no variant has a score."]
+        return [f"{place}: no variant has a score."]
     lead = leaders(figures, higher_is_better=known.higher_is_better)
     unit = " %" if known.metric == "accuracy" else ""
 
@@ -117,7 +134,7 @@ def _accuracy(cells: Cells, where: str) -> Sentence:
         return write_score(known.metric, estimate) + unit
 
     best = shown(figures[lead[0]])
-    parts: Sentence = [f"Best {metric_name(known.metric)}, {where}: "]
+    parts: Sentence = [f"Best {metric_name(known.metric)}, {place}: "]
     if len(figures) == 1:
         parts += ["only ", Name(lead[0]), f" was scored ({best})"]
     elif len(lead) == 1:
@@ -134,10 +151,11 @@ def _accuracy(cells: Cells, where: str) -> Sentence:
     return [*parts, f"; {'; '.join(beside)}." if beside else "."]
 
 
-def _names(labels: Iterable[str]) -> Sentence:
-    """`a`, `b` and `c` as parts of a sentence."""
-    *head, last = labels
+def _names(labels: Sequence[str]) -> Sentence:
+    """`a`, `b` and `c` as parts of a sentence; of many the first and how many more."""
+    shown = [Name(label) for label in labels[: MOST_NAMES if len(labels) > MOST_NAMES + 1 else None]]
+    ends: list[str] = [*shown, f"{len(labels) - len(shown)} more"] if len(shown) < len(labels) else list(shown)
     parts: Sentence = []
-    for label in head:
-        parts += [*([", "] if parts else []), Name(label)]
-    return [*parts, " and ", Name(last)] if parts else [Name(last)]
+    for place, part in enumerate(ends):
+        parts += [*([" and " if place == len(ends) - 1 else ", "] if place else []), part]
+    return parts

@@ -6,7 +6,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.report.digits import Estimate
 from bench.report.styles import SALT, Style
@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 INK = "#262626"
 SIZE = (4.5, 3.1)
+LINE, FEW = 0.21, 12  # inches a line of text takes; up to so many fit the usual height
+GAP = float("nan")
 SANS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans Hebrew")
+
+
+class Drawing(NamedTuple):
+    """A figure before it is saved: `kind` names its file, `alt` tells it in words, `note` what is not drawn."""
+
+    canvas: Figure
+    kind: str
+    title: str
+    alt: str
+    note: str
 
 
 @contextmanager
@@ -44,11 +56,14 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_axes(label: str, heading: str, shape: str) -> tuple[Figure, Axes]:
-    """An empty figure with its heading; everything around the axes is added when it is saved."""
+def new_axes(label: str, heading: str, shape: str, *, lines: int = 0) -> tuple[Figure, Axes]:
+    """An empty figure with its heading; everything around the axes is added when it is saved.
+
+    lines: of text along the vertical axis, for which a figure is made higher than usual.
+    """
     from matplotlib.figure import Figure as NewFigure
 
-    canvas = NewFigure(figsize=SIZE)
+    canvas = NewFigure(figsize=(SIZE[0], max(SIZE[1] if lines < FEW else 0.0, LINE * lines)))
     axes = canvas.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_ylabel(label)
     title = [*textwrap.wrap(heading, 54), *textwrap.wrap(shape, 54)]
@@ -60,11 +75,32 @@ def new_axes(label: str, heading: str, shape: str) -> tuple[Figure, Axes]:
 
 
 def draw_line(axes: Axes, xs: Sequence[int], values: Sequence[Estimate | None], label: str, style: Style) -> None:
-    """A line with a gap where a value is missing, and the intervals of the values that have one."""
-    heights = [float("nan") if value is None else value.value for value in values]
+    """A line with a gap where a value is missing, in a band of the intervals; a bar where a point stands alone."""
     drawn: Any = {"color": style.colour, "marker": style.marker, "linestyle": style.dash}
-    axes.plot(xs, heights, **drawn, markersize=6, linewidth=1.6, label=label)
-    draw_interval(axes, xs, values, style)
+    axes.plot(xs, _heights(values), **drawn, markersize=6, linewidth=1.6, label=label)
+    sure = [value if value is not None and value.low is not None else None for value in values]
+    lone = [value if _alone(sure, place) else None for place, value in enumerate(sure)]
+    joined = [None if alone else value for value, alone in zip(sure, lone, strict=True)]
+    if any(joined):
+        lows, highs = ([GAP if value is None else value.interval[end] for value in joined] for end in (0, 1))
+        axes.fill_between(xs, lows, highs, color=style.colour, alpha=0.2, linewidth=0)
+    draw_interval(axes, xs, lone, style)
+
+
+def draw_quiet(axes: Axes, xs: Sequence[int], values: Sequence[Estimate | None]) -> None:
+    """A line of those that are not the subject of a figure, to compare with."""
+    axes.plot(xs, _heights(values), color="#808080", alpha=0.35, linewidth=0.8, zorder=1)
+
+
+def _heights(values: Sequence[Estimate | None]) -> list[float]:
+    return [GAP if value is None else value.value for value in values]
+
+
+def _alone(values: Sequence[Estimate | None], place: int) -> bool:
+    """Whether a value has no neighbour to make a band with."""
+    before = place > 0 and values[place - 1] is not None
+    after = place + 1 < len(values) and values[place + 1] is not None
+    return values[place] is not None and not before and not after
 
 
 def draw_interval(
@@ -77,6 +113,11 @@ def draw_interval(
         where, lows, highs = zip(*known, strict=True)
         draw = axes.vlines if vertical else axes.hlines
         draw(where, lows, highs, color=style.colour, linewidth=4, alpha=0.4)
+
+
+def draw_limit(axes: Axes, value: float, label: str) -> None:
+    """A horizontal line that nothing can pass."""
+    axes.axhline(value, color=INK, linestyle=(0, (5, 2)), linewidth=1.2, label=label)
 
 
 def set_length_axis(axes: Axes, lengths: Sequence[int]) -> None:
@@ -92,18 +133,19 @@ def set_length_axis(axes: Axes, lengths: Sequence[int]) -> None:
     axes.set_xticklabels([str(length) for length in shown])
 
 
-def set_value_axis(axes: Axes, values: Sequence[float]) -> None:
+def set_value_axis(axes: Axes, values: Sequence[float], *, horizontal: bool = False) -> None:
     """A log axis around values above 0, with plain numbers, at 1, 2 and 5 when it is short."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = min(values), max(values)
     margin = max(1.25, (high / low) ** 0.05)
-    axes.set_ylim(low / margin, high * margin)
-    axes.set_yscale("log")
+    axis = axes.xaxis if horizontal else axes.yaxis
+    (axes.set_xlim if horizontal else axes.set_ylim)(low / margin, high * margin)
+    (axes.set_xscale if horizontal else axes.set_yscale)("log")
     subs = (1.0, 2.0, 5.0) if high / low < 1e3 else (1.0,)
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _short(value: float) -> str:
@@ -116,13 +158,14 @@ def _short(value: float) -> str:
 
 def surround(axes: Axes, note: str) -> None:
     """Below the plot: the legend, and under it what is not drawn."""
-    below = -0.25
+    unit = SIZE[1] * axes.figure.dpi / axes.bbox.height  # what is below stays as far away from a higher plot
+    below = -0.25 * unit
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         longest = max(map(len, labels))
         across = 4 if longest <= 8 else 3 if longest <= 12 else 2 if longest <= 24 else 1
         axes.legend(loc="upper left", bbox_to_anchor=(-0.02, below), ncols=across, frameon=False, borderaxespad=0.0)
-        below -= 0.085 * -(-len(labels) // across) + 0.03
+        below -= (0.085 * -(-len(labels) // across) + 0.03) * unit
     if note:
         lines = textwrap.wrap(note, 64)
         shown = lines if len(lines) <= 4 else [*lines[:3], "… and more: see the list under the tables."]

@@ -11,6 +11,7 @@ from bench.report.groups import Cells
 from bench.report.source import clean
 from bench.report.tables import (
     ABSENT,
+    NO_BASE,
     NO_FIGURE,
     Cell,
     Table,
@@ -22,7 +23,7 @@ from bench.results import Row
 from bench.stats import geometric_mean, speed_up
 
 BASELINE = "full"
-NO_BASE = "–"
+MOST = 0.75
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,7 @@ def take_time(row: Row) -> Estimate | None:
 
 def take_throughput(row: Row) -> Estimate | None:
     """Positions per second; the interval is that of the time."""
-    if row.tokens_per_s is None:
-        return None
-    time = take_time(row)
-    if time is None or time.low is None or time.high is None or time.low <= 0:
-        return Estimate(row.tokens_per_s)
-    return Estimate(
-        row.tokens_per_s, row.tokens_per_s * time.value / time.high, row.tokens_per_s * time.value / time.low
-    )
+    return None if row.tokens_per_s is None else _by_time(row, row.tokens_per_s)
 
 
 def take_peak(row: Row) -> Estimate | None:
@@ -64,6 +58,21 @@ def take_peak(row: Row) -> Estimate | None:
     if row.memory is None or row.memory.peak_bytes is None:
         return None
     return Estimate(row.memory.peak_bytes).scaled(1 / MIB)
+
+
+def take_share(row: Row) -> Estimate | None:
+    """Per cent of the nearer limit of the device; the interval is that of the time."""
+    if row.ceiling is None or row.ceiling.share is None:
+        return None
+    return _by_time(row, 100 * row.ceiling.share)
+
+
+def _by_time(row: Row, value: float) -> Estimate:
+    """A figure that is something over the time, with the interval of the time."""
+    time = take_time(row)
+    if time is None or time.low is None or time.high is None or time.low <= 0:
+        return Estimate(value)
+    return Estimate(value, value * time.value / time.high, value * time.value / time.low)
 
 
 TIME = Quantity(
@@ -77,6 +86,11 @@ THROUGHPUT = Quantity(
 MEMORY = Quantity(
     "memory", "Peak memory", "MiB", False, take_peak, lambda found: number(found.value),
     "MiB (2^20 bytes) at the peak of a call, above what was live before it. Less is better.",
+)  # fmt: skip
+SHARE = Quantity(
+    "limit", "Share of the limit", "%", True, take_share, lambda found: number(found.value),
+    "Per cent of the nearer of two limits that were measured in the same run on the same device: floating-point "
+    "operations a second, and bytes a second (those that cannot be avoided).", ranked=False,
 )  # fmt: skip
 QUANTITIES = (TIME, MEMORY, THROUGHPUT)
 
@@ -92,13 +106,24 @@ def best_at(cells: Cells, quantity: Quantity, column: int | None) -> list[str]:
     return leaders(figures_at(cells, quantity, column), higher_is_better=quantity.higher_is_better)
 
 
+def common_length(cells: Cells) -> int | None:
+    """The longest length at which most variants have a time: at least MOST of those at the length with the most."""
+    counts = {column: len(figures_at(cells, TIME, column)) for column in cells.columns}
+    enough = [column for column, count in counts.items() if count >= MOST * max(counts.values())]
+    return max(enough, key=lambda column: column or 0)
+
+
+def measured(cells: Cells) -> tuple[Quantity, ...]:
+    """What is shown of a group: the share of the limit only where the limits were measured."""
+    rows = (row for line in cells.by_label.values() for row in line.values())
+    return (*QUANTITIES, SHARE) if any(take_share(row) for row in rows) else QUANTITIES
+
+
 def cost_tables(cells: Cells) -> list[Table]:
-    """Time, peak memory, throughput, speed-up and error of one group."""
-    tables = [_table(cells, quantity) for quantity in (*QUANTITIES, *_errors(cells))]
-    ratios = _speed_up(cells)
-    if ratios is not None:
-        tables.insert(len(QUANTITIES), ratios)
-    return tables
+    """Time, peak memory, throughput, share of the limit, speed-up and error of one group."""
+    ratios = speed_ups(cells)
+    tables = [_table(cells, quantity) for quantity in measured(cells)]
+    return [*tables, *([ratios] if ratios else []), *(_table(cells, quantity) for quantity in _errors(cells))]
 
 
 def _table(cells: Cells, quantity: Quantity) -> Table:
@@ -144,7 +169,7 @@ def _error(name: str) -> Quantity:
     )  # fmt: skip
 
 
-def _speed_up(cells: Cells) -> Table | None:
+def speed_ups(cells: Cells) -> Table | None:
     """Ratios to the baseline; None without a baseline or without anything to compare with it."""
     bases = [label for label, line in cells.by_label.items() if any(row.variant == BASELINE for row in line.values())]
     base = bases[0] if bases else None

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from bench.report.accuracy import accuracy_section
 from bench.report.answer import Sentence, short_answer
+from bench.report.beside import beside_tables
 from bench.report.costs import cost_tables
+from bench.report.decision import decision_tables
 from bench.report.fidelity import fidelity_section, is_fidelity
 from bench.report.groups import Cells, group_cells
 from bench.report.scaling import crossover_table, growth_table
 from bench.report.source import Source, clean, read_sources, status_counts
-from bench.report.tables import Section, flag_notes, reasons
+from bench.report.tables import Section, Table, flag_notes, reasons
+from bench.report.tradeoff import Trade, tradeoff_table, trades
 
+CHOICES = "choices"  # slug of what stands above all sections
 METHOD = (
     "Each replicate is a fresh process that builds the module and its inputs from seeded generators, warms up, and "
     "times calls with nothing but the variant's own work inside the clock. Rounds measure every cell once, in random "
@@ -44,7 +48,10 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the figures of one run come from: how many cells, what was left out, on what and by which command."""
+    """Where the figures of one run come from: how many cells, what was left out, on what and by which command.
+
+    memory_limit: bytes that a call on the CPU was allowed.
+    """
 
     run: str
     command: str | None
@@ -52,14 +59,17 @@ class Provenance:
     notes: list[str]
     facts: list[tuple[str, str]]
     environment: list[tuple[str, str]]
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report. `several` says that run names are part of the headings."""
+    """A whole report: what to take (answer, decisions, trades), the tables of each group, where it comes from."""
 
     title: str
     answer: list[Sentence]
+    decisions: list[Table]
+    trades: list[Trade]
     sections: list[Section]
     provenance: list[Provenance]
 
@@ -68,9 +78,20 @@ class Document:
         """Whether more than one run is shown."""
         return len(self.provenance) > 1
 
-    def heading(self, section: Section) -> str:
+    @property
+    def choices(self) -> list[Table]:
+        """The tables of what to take: by length and device, cost beside quality, several runs beside each other."""
+        beside = [tradeoff_table(trade, self.heading(trade.cells)) for trade in self.trades]
+        return [*self.decisions, *beside, *beside_tables([section.cells for section in self.sections])]
+
+    def memory_limit(self, cells: Cells) -> int | None:
+        """Bytes a call of these cells was allowed; None where it is not known, as on an accelerator."""
+        limits = {found.run: found.memory_limit for found in self.provenance}
+        return limits[cells.group.run] if cells.group.device == "cpu" else None
+
+    def heading(self, found: Section | Cells) -> str:
         """The heading of a section, with its run where there are several."""
-        group = section.cells.group
+        group = (found.cells if isinstance(found, Section) else found).group
         return f"{group.run}: {group.title}" if self.several else group.title
 
 
@@ -80,7 +101,9 @@ def read_document(folders: Path | str | Iterable[Path | str]) -> Document:
     groups = group_cells(sources)
     sections = [_section(cells) for cells in groups]
     title = "Attention benchmark: " + ", ".join(source.run for source in sources)
-    return Document(title, short_answer(groups), sections, [_provenance(source) for source in sources])
+    return Document(
+        title, short_answer(groups), decision_tables(groups), trades(groups), sections, list(map(_provenance, sources))
+    )
 
 
 def _section(cells: Cells) -> Section:
@@ -111,7 +134,16 @@ def _provenance(source: Source) -> Provenance:
         notes=source.notes,
         facts=_facts(source),
         environment=_flat(source.part("environment")),
+        memory_limit=_memory_limit(source),
     )
+
+
+def _memory_limit(source: Source) -> int | None:
+    """Bytes a call on the CPU was allowed: what the sweep says, else the memory of the machine."""
+    asked, there = source.part("sweep").get("memory_limit"), source.part("environment").get("memory_bytes")
+    if isinstance(asked, int | float):
+        return int(asked * 2**30)
+    return there if isinstance(there, int) else None
 
 
 def _facts(source: Source) -> list[tuple[str, str]]:

@@ -7,8 +7,9 @@ from bench.report.groups import Cells
 from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, column_name, ok_row, reasons
 from bench.results import Row
 
+OUTPUT = "output_vs_mean"
 SHOWN = {  # metric of the row field `error`: heading; the others are in the exports
-    "output_vs_mean": "output",
+    OUTPUT: "output",
     "gradient": "gradient",
     "top1": "top 1",
 }
@@ -37,6 +38,20 @@ def _spreads(cells: Cells) -> list[str]:
     return sorted({name.partition(", spread ")[2] for name in names if ", spread " in name}, key=float)
 
 
+def middle_spread(cells: Cells) -> str | None:
+    """The spread that stands for all in one figure: the middle one."""
+    spreads = _spreads(cells)
+    return spreads[len(spreads) // 2] if spreads else None
+
+
+def error_at(cells: Cells, column: int | None, spread: str) -> dict[str, Estimate]:
+    """Error of the output relative to averaging, by label, of the variants without the controls."""
+    name = f"{OUTPUT}, spread {spread}"
+    rows = {label: ok_row(cells, label, column) for label in cells.ranked}
+    values = {label: (row.error or {}).get(name) for label, row in rows.items() if row is not None}
+    return {label: Estimate(value) for label, value in values.items() if value is not None}
+
+
 def _table(cells: Cells, column: int | None, spreads: list[str]) -> Table:
     asked = [(metric, spread) for metric in SHOWN for spread in spreads]
     rows = tuple(
@@ -55,9 +70,9 @@ def _cell(cells: Cells, label: str, column: int | None, name: str) -> Cell:
     if ok_row(cells, label, column) is None:
         return Cell(row.status)
     value = (row.error or {}).get(name)
-    return Cell(NO_FIGURE) if value is None else Cell(_written(value), Estimate(value))
+    return Cell(NO_FIGURE) if value is None else Cell(written(value), Estimate(value))
 
 
-def _written(value: float) -> str:
+def written(value: float) -> str:
     """Two digits are enough for an error; below a thousandth its size alone."""
     return f"{value:.2f}" if value >= 0.095 else f"{value:.1g}" if value >= 1e-3 else f"{value:.0e}"

@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from bench import tasks
 from bench.report.source import Source, clean
 from bench.results import Row
 
 PASSES = ("forward", "train", "decode")
+WORDS = ("run", "device", "dtype", "direction")
 
 
 @dataclass(frozen=True)
@@ -64,27 +66,24 @@ class Group:
     @property
     def shape(self) -> str:
         """The rest of what the cells share, in words: `batch 1, 8 heads of 64, 2 threads, seed 0`."""
-        parts = []
-        if self.length is not None:
-            parts.append(f"length {self.length}")
-        if self.key_len is not None:
-            parts.append(f"key length {self.key_len}")
-        if self.batch is not None:
-            parts.append(f"batch {self.batch}")
-        if self.heads is not None:
-            width = f" of {self.head_dim}" if self.head_dim is not None else ""
-            parts.append(_count(self.heads, "head") + width)
-        if self.kv_heads is not None:
-            parts.append(_count(self.kv_heads, "key-value head"))
-        if self.value_dim is not None:
-            parts.append(f"values of {self.value_dim}")
-        if self.threads is not None:
-            parts.append(_count(self.threads, "thread"))
-        if self.compile:
-            parts.append("compiled")
-        if self.seed is not None:
-            parts.append(f"seed {self.seed}")
-        return ", ".join(parts)
+        return ", ".join(self.shape_parts.values())
+
+    @property
+    def shape_parts(self) -> dict[str, str]:
+        """The words of `shape` by field; what does not apply or is the usual is left out."""
+        width = f" of {self.head_dim}" if self.head_dim is not None else ""
+        words = {
+            "length": self.length is not None and f"length {self.length}",
+            "key_len": self.key_len is not None and f"key length {self.key_len}",
+            "batch": self.batch is not None and f"batch {self.batch}",
+            "heads": self.heads is not None and _count(self.heads, "head") + width,
+            "kv_heads": self.kv_heads is not None and _count(self.kv_heads, "key-value head"),
+            "value_dim": self.value_dim is not None and f"values of {self.value_dim}",
+            "threads": self.threads is not None and _count(self.threads, "thread"),
+            "compile": self.compile and "compiled",
+            "seed": self.seed is not None and f"seed {self.seed}",
+        }
+        return {name: text for name, text in words.items() if text}
 
     def order(self) -> tuple[object, ...]:
         """Sort key within a run: costs before tasks, forward before train, null before any value."""
@@ -112,6 +111,10 @@ class Cells:
         found = {column for cells in self.by_label.values() for column in cells}
         return sorted(found, key=lambda column: (column is None, column or 0))
 
+    def variant(self, label: str) -> str:
+        """The name of the variant behind a label."""
+        return next(iter(self.by_label[label].values())).variant
+
     @property
     def ranked(self) -> list[str]:
         """Labels of the variants under comparison, without the controls."""
@@ -132,6 +135,21 @@ def group_cells(sources: Sequence[Source]) -> list[Cells]:
     return result
 
 
+def where(cells: Cells, alike: Sequence[Cells], without: Sequence[str] = ()) -> str:
+    """The heading of a group in short: what all groups of its kind have in common is left out, and so is `without`."""
+    parts = {**{name: str(getattr(cells.group, name)) for name in WORDS}, **cells.group.shape_parts}
+    own = [
+        text
+        for name, text in parts.items()
+        if name not in without and any(_part(other.group, name) != text for other in alike)
+    ]
+    return ", ".join([cells.group.name, *([cells.group.pass_] if cells.group.pass_ else []), *own])
+
+
+def _part(group: Group, name: str) -> str | None:
+    return getattr(group, name) if name in WORDS else group.shape_parts.get(name)
+
+
 def length_of(row: Row) -> int | None:
     """The length a cell stands for: the context of a decode step, the query length of anything else."""
     return row.key_len if row.pass_ == "decode" and row.key_len is not None else row.seq_len
@@ -144,7 +162,9 @@ def _cells(group: Group, slug: str, rows: Sequence[Row], controls: frozenset[str
         by_label[_label(row, swept)][row.seed if group.is_task else length_of(row)] = row
     notes = _knob_notes(rows)
     control = frozenset(
-        label for label, cells in by_label.items() if all(row.variant in controls for row in cells.values())
+        label
+        for label, cells in by_label.items()
+        if all(row.control or row.variant in controls for row in cells.values())
     )
     ordered = sorted(by_label, key=lambda label: (label in control, label))
     return Cells(group, slug, {label: by_label[label] for label in ordered}, control, notes)
@@ -174,18 +194,25 @@ def _knob_notes(rows: Iterable[Row]) -> list[str]:
     return [f"Knobs: {'; '.join(f'{variant} {fixed[variant]}' for variant in sorted(fixed))}."] if fixed else []
 
 
+def _preset(row: Row) -> str | None:
+    """The preset of a training, with the seconds a trial was given where these were its budget."""
+    if row.preset is None:
+        return None
+    return clean(row.preset) + (f", {row.trial_cpu_s:g} s a trial" if row.trial_cpu_s is not None else "")
+
+
 def _group(run: str, row: Row) -> Group:
     task = row.workload.startswith("task:")
     crossed = row.pass_ != "decode" and row.key_len not in (None, row.seq_len)
     return Group(
         run=run,
         workload=clean(row.workload),
-        preset=clean(row.preset) if row.preset else None,
+        preset=_preset(row),
         device=clean(row.device),
         dtype=clean(row.dtype),
         causal=row.causal,
         pass_=None if task or row.pass_ is None else clean(row.pass_),
-        length=row.seq_len if task else None,
+        length=_task_length(row) if task else None,
         key_len=row.key_len if crossed else None,
         batch=row.batch,
         heads=row.heads,
@@ -197,6 +224,14 @@ def _group(run: str, row: Row) -> Group:
         seed=None if task else row.seed,
         text=_text(row),
     )
+
+
+def _task_length(row: Row) -> int | None:
+    """The length a task trains at: the row's own, else that of the preset as it is shipped."""
+    if row.seq_len is not None or row.task not in tasks.names():
+        return row.seq_len
+    preset = tasks.find(row.task).presets.get(row.preset or "")
+    return preset.seq_len if preset else None
 
 
 def _text(row: Row) -> str | None:

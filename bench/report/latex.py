@@ -15,6 +15,7 @@ SPECIAL = {
 def to_latex(document: Document) -> str:
     """Every table of the report as a `table` float; the preamble needs booktabs."""
     parts = ["% needs \\usepackage{booktabs}; for names in other scripts compile with lualatex or xelatex\n"]
+    parts += [_float(table, document.title) for table in document.choices]
     for section in document.sections:
         where = f"{document.heading(section)}; {section.cells.group.shape}"
         parts += [_float(table, where) for table in section.tables]

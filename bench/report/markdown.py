@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bench.report.answer import Name, Sentence
-from bench.report.document import METHOD, STATUSES, Document, Provenance, counts_line
+from bench.report.document import CHOICES, METHOD, STATUSES, Document, Provenance, counts_line
 from bench.report.tables import Cell, Section, Table
 
 
@@ -16,21 +16,29 @@ def to_markdown(document: Document, figures: Sequence[tuple[str, str, str]] = ()
     lines += [f"{escape(found.run)}: {counts_line(found.counts)}.  " for found in document.provenance]
     lines += ["", "## Short answer", ""]
     lines += [f"- {sentence_text(sentence)}" for sentence in document.answer] or ["- There is nothing to compare."]
+    if document.choices:
+        lines += ["", "## What to take"]
+        lines += [line for table in document.choices for line in _table(table)]
+        lines += _pictures(figures, CHOICES)
     for section in document.sections:
         lines += ["", f"## {escape(document.heading(section))}", ""]
         lines += [
             f"{escape(section.cells.group.shape.capitalize())}. **Bold**: best in its column within the intervals."
         ]
-        for table in section.tables:
-            lines += ["", f"### {escape(_title(table))}", "", *table_lines(table), "", escape(table.caption)]
-        lines += _below(section)
-        for slug, path, text in figures:
-            if slug == section.cells.slug:
-                lines += ["", f"![{escape(text)}]({path})"]
+        lines += [line for table in section.tables for line in _table(table)]
+        lines += _below(section) + _pictures(figures, section.cells.slug)
     for found in document.provenance:
         lines += _origin(found, several=document.several)
     lines += ["", "## How it was measured", "", *(f"- {escape(text)}" for text in METHOD)]
     return "\n".join(lines) + "\n"
+
+
+def _table(table: Table) -> list[str]:
+    return ["", f"### {escape(_title(table))}", "", *table_lines(table), "", escape(table.caption)]
+
+
+def _pictures(figures: Sequence[tuple[str, str, str]], slug: str) -> list[str]:
+    return [line for where, path, text in figures if where == slug for line in ("", f"![{escape(text)}]({path})")]
 
 
 def table_lines(table: Table) -> list[str]:

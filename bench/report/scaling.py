@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from bench import registry
-from bench.report.costs import MEMORY, TIME, Quantity, figures_at
+from bench.report.costs import MEMORY, TIME, Quantity, common_length, figures_at
 from bench.report.digits import Estimate, rounded
 from bench.report.groups import Cells
 from bench.report.source import clean
@@ -23,7 +23,7 @@ def growth_table(cells: Cells) -> Table | None:
     """Exponents of time and memory beside what theory says; None where no variant has two lengths."""
     rows = []
     for label in cells.by_label:
-        theory = _theory(_variant(cells, label))
+        theory = _theory(cells.variant(label))
         line = [
             part
             for quantity, expected in zip((TIME, MEMORY), theory, strict=True)
@@ -46,7 +46,7 @@ def crossover_table(cells: Cells) -> Table | None:
     base = rival(cells)
     if base is None or len(cells.ranked) < 2:
         return None
-    at = _front_length(cells)
+    at = common_length(cells)
     front = _front(cells, at)
     rows = []
     for label in cells.ranked:
@@ -66,7 +66,7 @@ def rival(cells: Cells) -> str | None:
     """The label that crossovers are stated against; None when neither rival has a time."""
     for name in RIVALS:
         for label in cells.ranked:
-            if _variant(cells, label) == name and replicates(cells, label, TIME):
+            if cells.variant(label) == name and replicates(cells, label, TIME):
                 return label
     return None
 
@@ -118,10 +118,6 @@ def _exponent(figures: Replicates) -> Cell:
     return Cell(f"n^{found.value:.2f} ±{half:.2f}", Estimate(found.value, found.low, found.high))
 
 
-def _variant(cells: Cells, label: str) -> str:
-    return next(row.variant for row in cells.by_label[label].values())
-
-
 @cache
 def _claims() -> dict[str, tuple[str, str]]:
     """What the variants that can be found declare: growth of (time, memory)."""
@@ -131,11 +127,6 @@ def _claims() -> dict[str, tuple[str, str]]:
 def _theory(variant: str) -> tuple[str, str]:
     time, memory = _claims().get(variant, ("", ""))
     return clean(time), clean(memory)
-
-
-def _front_length(cells: Cells) -> int | None:
-    """The longest length at which the most variants have a time."""
-    return max(cells.columns, key=lambda column: (len(figures_at(cells, TIME, column)), column or 0))
 
 
 def _front(cells: Cells, column: int | None) -> dict[str, bool]:

@@ -32,17 +32,17 @@ class Source:
 
     @property
     def controls(self) -> frozenset[str]:
-        """Names that stand for no attention: shown beside the variants, never ranked among them."""
-        named = self.info.get("controls") or self.part("sweep").get("controls")
-        return frozenset(
-            {CONTROL, *(name for name in named if isinstance(name, str))} if isinstance(named, list) else {CONTROL}
-        )
+        """Names that stand beside the variants that were asked for: shown, never ranked among them."""
+        named = self.info.get("controls", self.part("sweep").get("controls"))
+        asked = self.part("sweep").get("variant")
+        found = {name for name in named if isinstance(name, str)} if isinstance(named, list) else set()
+        return frozenset({CONTROL, *(found - set(asked if isinstance(asked, list) else ()))})
 
 
 # What makes two rows the same point of a sweep, whatever source and machine they come from.
 POINT = {
-    "variant", "knobs", "workload", "pass_", "task", "preset", "batch", "heads", "kv_heads", "head_dim", "value_dim",
-    "seq_len", "key_len", "causal", "dtype", "device", "threads", "compile", "seed",
+    "variant", "knobs", "workload", "pass_", "task", "preset", "trial_cpu_s", "batch", "heads", "kv_heads", "head_dim",
+    "value_dim", "seq_len", "key_len", "causal", "dtype", "device", "threads", "compile", "seed",
 }  # fmt: skip
 
 

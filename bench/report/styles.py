@@ -36,8 +36,8 @@ def styles_of(groups: Sequence[Cells]) -> dict[str, Style]:
     labels: dict[str, set[str]] = {}
     controls = {row.variant for cells in groups for label in cells.controls for row in cells.by_label[label].values()}
     for cells in groups:
-        for label, line in cells.by_label.items():
-            labels.setdefault(next(iter(line.values())).variant, set()).add(label)
+        for label in cells.by_label:
+            labels.setdefault(cells.variant(label), set()).add(label)
     slots = _slots(sorted(labels.keys() - controls))
     styles = {}
     for variant, found in labels.items():

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from bench.report.digits import Estimate
 from bench.report.groups import Cells
 from bench.report.source import clean
-from bench.results import Row
+from bench.results import Row, Status
 
 ABSENT = "not run"
 NO_FIGURE = "n/a"
+NO_BASE = "–"
+WITHOUT = {ABSENT, NO_FIGURE, NO_BASE, *get_args(Status)}
 FLAGS = {
     "overhead-bound": "the call lasts less than 10 times an empty call: overhead is a good part of the figure",
     "drifting": "the samples rose or fell by more than 5 % while it was measured",
@@ -33,6 +36,11 @@ class Cell:
     estimate: Estimate | None = None
     best: bool = False
     flagged: bool = False
+
+    @property
+    def missing(self) -> bool:
+        """Whether it stands where a figure should be."""
+        return self.estimate is None and self.text in WITHOUT
 
 
 @dataclass(frozen=True)

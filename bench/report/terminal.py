@@ -20,9 +20,11 @@ PLAIN = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True) 
 
 
 def print_document(document: Document, console: Console) -> None:
-    """Print tables, what is missing and why, and last the short answer."""
+    """Print tables, what is missing and why, what to take, and last the short answer."""
     for section in document.sections:
         _print_section(document.heading(section), section, console)
+    for table in document.choices:
+        _print_table(table, console)
     for found in document.provenance:
         console.print(_text(f"{found.run}: {counts_line(found.counts)}", console, "bold"))
         for note in found.notes:
@@ -41,16 +43,20 @@ def _print_section(heading: str, section: Section, console: Console) -> None:
     console.print(_text(section.cells.group.shape, console, "dim"))
     console.print()
     for table in section.tables:
-        unit = f" [{table.unit}]" if table.unit else ""
-        console.print(_text(f"{table.title}{unit}", console, "bold"))
-        for part in _parts(table, console.width):
-            console.print(_rich(part, console))
-        console.print(_text(table.caption, console, "dim"))
-        console.print()
+        _print_table(table, console)
     if any(cell.best for table in section.tables for _, cells in table.rows for cell in cells):
         console.print(_text("* best in its column within the intervals", console))
     for line in (*section.reasons, *section.notes):
         console.print(_text(line, console))
+    console.print()
+
+
+def _print_table(table: Table, console: Console) -> None:
+    unit = f" [{table.unit}]" if table.unit else ""
+    console.print(_text(f"{table.title}{unit}", console, "bold"))
+    for part in _parts(table, console.width):
+        console.print(_rich(part, console))
+    console.print(_text(table.caption, console, "dim"))
     console.print()
 
 
@@ -81,7 +87,7 @@ def _rich(table: Table, console: Console) -> RichTable:
     for name in table.columns:
         shown.add_column(_text(name, console), justify="right")
     for label, cells in table.rows:
-        styles = ["bold green" if cell.best else "" if cell.estimate else "dim" for cell in cells]
+        styles = ["bold green" if cell.best else "dim" if cell.missing else "" for cell in cells]
         values = [_text(_shown(cell), console, style) for cell, style in zip(cells, styles, strict=True)]
         shown.add_row(_text(label, console), *values)
     return shown

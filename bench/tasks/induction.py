@@ -7,22 +7,20 @@ end, where that token is asked for. One binding, at any distance: what shows is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
 
 BINS = 8
 
 
 @dataclass(frozen=True)
-class Induction:
+class Induction(Data):
     """The data of one preset and seed: made when asked for, nothing is read."""
 
     preset: Preset
     seed: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -84,13 +82,14 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-class InductionHeads:
+class InductionHeads(Task):
     """One pair to recall, near or far."""
 
     name = "induction"
     summary = "induction heads: the token that followed a special one, asked for at the end; accuracy by distance"
     metric: Metric = "accuracy"
     presets: Mapping[str, Preset] = PRESETS
+    directions = (True, False)
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""

@@ -9,11 +9,11 @@ the causal and the bidirectional task are the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
 
 BINS = 8
 EPOCHS, EXAMPLES = 64, 100_000  # of the published trainings; here no example comes twice
@@ -33,12 +33,11 @@ class MqarPreset(Preset):
 
 
 @dataclass(frozen=True)
-class Recall:
+class Recall(Data):
     """The data of one preset and seed: made when asked for, nothing is read."""
 
     preset: MqarPreset
     seed: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -123,13 +122,14 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-class Mqar:
+class Mqar(Task):
     """Recall of many pairs: shows capacity (flat but low) and reach (a cliff at the receptive field)."""
 
     name = "mqar"
     summary = "multi-query associative recall: accuracy over the keys asked, by distance"
     metric: Metric = "accuracy"
     presets: Mapping[str, Preset] = PRESETS
+    directions = (True, False)
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""

@@ -8,11 +8,10 @@ their order. So the answer needs what a token is and how many stood before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
 
 BINS = 8
 
@@ -36,12 +35,11 @@ class CopyPreset(Preset):
 
 
 @dataclass(frozen=True)
-class Copies:
+class Copies(Data):
     """The data of one preset and seed: made when asked for, nothing is read."""
 
     preset: CopyPreset
     seed: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -109,13 +107,14 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-class SelectiveCopy:
+class SelectiveCopy(Task):
     """Copying by order and place, not by content alone."""
 
     name = "selective_copy"
     summary = "selective copying: data tokens among blanks, asked for in their order; accuracy by distance"
     metric: Metric = "accuracy"
     presets: Mapping[str, Preset] = PRESETS
+    directions = (True, False)
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
-from bench.tasks import SPLITS, Baseline, Batch, Data, Metric, Preset, Split, stream
+from bench.tasks import SPLITS, Baseline, Batch, Data, Metric, Preset, Split, Task, stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,7 @@ def _corpus(texts: Mapping[Split, bytes], **facts: Any) -> Corpus:
 
 
 @dataclass(frozen=True)
-class Bytes:
+class Bytes(Data):
     """The data of one run: windows of seq_len + 1 bytes, at random in training, evenly spaced in the other splits."""
 
     preset: Preset
@@ -153,13 +153,22 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-class Text:
+class Text(Task):
     """Real text: a check of realism. Short budgets reward locality and do not tell variants apart by reach."""
 
     name = "text"
     summary = "next-byte prediction on the standard library's text or your own: bits per byte, by context length"
     metric: Metric = "bits_per_byte"
     presets: Mapping[str, Preset] = PRESETS
+
+    def absent(self, preset: Preset, text: str | None) -> str | None:
+        """Whether the user's file is there; the standard library is."""
+        if text is None:
+            return None
+        path = Path(text).expanduser()
+        if not path.is_file():
+            return f"the text file '{text}' does not exist"
+        return None if path.stat().st_size else f"the text file '{text}' is empty"
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; UserError when the text cannot be read or a split has no whole window."""

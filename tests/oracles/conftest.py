@@ -19,8 +19,8 @@ torch.set_num_threads(1)
 def build() -> Callable[..., Any]:
     """A variant by name for 4 heads of 32."""
 
-    def make(name: str, *, causal: bool, max_len: int = 1024, **knobs: Any) -> Any:
-        shape = Shape(4, 32, max_len=max_len, causal=causal)
+    def make(name: str, *, causal: bool, max_len: int = 1024, kv_heads: int = 4, **knobs: Any) -> Any:
+        shape = Shape(4, 32, kv_heads=kv_heads, max_len=max_len, causal=causal)
         return registry.load(ENTRIES[name].source())(shape, **knobs)
 
     return make

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from pathlib import Path
+import ast
+import types
 from typing import Any
 
 import pytest
 import torch
+from naive_forms import naive, package, turned
 
-
-def naive(name: str) -> Any:
-    """A `naive.py` of flash-linear-attention, loaded by its path: the package needs Triton to import it."""
-    spec = importlib.util.find_spec("fla")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("flash-linear-attention is not installed")
-    path = Path(next(iter(spec.submodule_search_locations))) / "ops" / name / "naive.py"
-    found = importlib.util.spec_from_file_location(f"naive_{name}", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def turned(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Between (B, H, N, D) and (B, N, H, D)."""
-    return [x.transpose(1, 2).contiguous() for x in tensors]
+from bench.variant import Shape
 
 
 def phi(x: torch.Tensor) -> torch.Tensor:
@@ -127,3 +111,75 @@ def test_performer_equals_performer_pytorch(build, draw) -> None:
     )
     right = performer.linear_attention(phi_q, phi_k, v)
     torch.testing.assert_close(module(q, k, v), right, rtol=1e-4, atol=1e-4)
+
+
+# What the kernels of the variant `fla` are given, in the terms of their naive forms, which differ in layout and scale.
+NAIVE: dict[str, Any] = {
+    "linear": lambda q, k, v, scale, normalize: naive("linear_attn").naive_recurrent_linear_attn(
+        q, k, v, scale=scale, normalize=normalize
+    ),
+    "retention": lambda q, k, v, scale: turned(naive("retention").naive_retention(*turned(q, k, v))),
+    "gla": lambda q, k, v, scale, g: naive("gla").naive_recurrent_gla(q, k, v, g),
+    "delta": lambda q, k, v, scale, beta: turned(
+        naive("delta_rule").delta_rule_recurrence(*turned(q, k, v), beta.mT)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("op", NAIVE)
+def test_fla_asks_its_kernels_for_what_its_reference_says(op: str, monkeypatch: pytest.MonkeyPatch, draw) -> None:
+    """The kernels need CUDA: here their naive forms stand in, and the names of arguments are read from their source."""
+    fla = pytest.importorskip("variants.fla")
+    module, function = fla.OPS[op]
+    source = package() / "ops" / module.rpartition(".")[2] / "chunk.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    (declared,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    names = {argument.arg for argument in declared.args.args}
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> Any:
+        assert set(more) < names
+        return NAIVE[op](q, k, v, **more)
+
+    monkeypatch.setattr(fla, "library", lambda *_, **__: types.SimpleNamespace(**{function: kernel}))
+    q, k, v = draw(70)
+    x = torch.randn(2, 70, 128, generator=torch.Generator().manual_seed(1))
+    attention = fla.Fla(Shape(4, 32, causal=True), op=op)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            attention(q, k, v, x=x).double(), attention.reference(q, k, v, x=x), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_taylor_equals_flas_based(build, draw) -> None:
+    """It takes projected queries and keys, and adds an epsilon to the total."""
+    q, k, v = draw(100)
+    module = build("taylor", causal=True)
+    right = naive("based").naive_parallel_based(q @ module.q_HDF.detach(), k @ module.k_GDF.detach(), v)
+    torch.testing.assert_close(module(q, k, v).detach(), right, rtol=1e-4, atol=1e-4)
+
+
+def test_nsa_equals_the_branches_of_fla(build, draw) -> None:
+    """Its branches one by one, on (B, N, H, D); its window needs flash-attn, so that one is torch's, masked."""
+    fla = naive(
+        "nsa",
+        **{
+            "fla": {},
+            "fla.ops": {},
+            "fla.ops.utils": {"prepare_chunk_offsets": None},
+            "fla.ops.utils.pooling": {"mean_pooling": None},
+        },
+    )
+    q, k, v = draw(96)
+    x = torch.randn(2, 96, 128, generator=torch.Generator().manual_seed(1))
+    module = build("nsa", causal=True, block=8, selected=5, window=20)
+    near = torch.ones(96, 96, dtype=torch.bool).tril().triu(-19)
+    window = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=near)
+    q, k, v = turned(q, k, v)
+    mean_k, mean_v = (y.unflatten(1, (12, 8)).mean(2) for y in (k, v))
+    compressed, _ = fla.naive_nsa_compression(q, mean_k, mean_v, 8, 32**-0.5)
+    chosen = fla.naive_nsa_topk(q, mean_k, 5, 8, 32**-0.5)
+    selected = fla.naive_nsa_selection(q, k, v, chosen, 8)
+    gates = torch.einsum("bnc,zhc->zbnh", x, module.gates_3HC.detach()).sigmoid()[..., None]
+    right = gates[0] * compressed + gates[1] * selected + gates[2] * turned(window)[0]
+    ours = module(*turned(q, k, v), x=x).detach()
+    torch.testing.assert_close(turned(ours)[0], right, rtol=1e-4, atol=1e-5)
