@@ -243,6 +243,7 @@ def test_a_long_list_of_missing_points_is_counted(tmp_path: Path) -> None:
 
 def test_more_variants_than_eyes_can_follow_are_spread_over_figures(tmp_path: Path) -> None:
     rows = [cost(f"v{i:02}", n, ms=(50 - i) * n / 512) for i in range(45) for n in (512, 1024)]
+    rows.append(cost("lost", 512, status="oom"))
     found = [figure for name, figure in figures(tmp_path, *rows).items() if name.startswith("time-")]
     assert [figure.title for figure in found] == [f"Time against length, {i} of 6" for i in range(1, 7)]
     shown = [re.findall(r"v\d\d(?= n\^)", figure.svg) for figure in found]
@@ -252,7 +253,8 @@ def test_more_variants_than_eyes_can_follow_are_spread_over_figures(tmp_path: Pa
     for figure, labels in zip(found, shown, strict=True):
         body = figure.svg[: figure.svg.find('id="legend_1"')]
         assert len(re.findall("stroke: #808080; stroke-opacity: 0.35", body)) == 45 - len(labels)
-        assert figure.note == "Grey: all others."
+    lost = "Not drawn: lost at 512 (oom); lost at 1024 (not run). "
+    assert [figure.note for figure in found] == [lost + "Grey: all others.", *["Grey: all others."] * 5]
 
 
 def test_every_variant_is_named_by_its_exponent(tmp_path: Path) -> None:

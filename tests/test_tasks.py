@@ -46,7 +46,7 @@ def test_tasks_are_listed_without_torch_or_numpy() -> None:
 
 
 def test_an_unknown_task_is_named_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"unknown task 'mqra'; did you mean 'mqar'\? \(valid: induction, listops, "):
+    with pytest.raises(UserError, match=r"unknown task 'mqra'; did you mean 'mqar'\? \(valid: copy_reverse, "):
         tasks.find("mqra")
 
 

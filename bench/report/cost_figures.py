@@ -95,7 +95,7 @@ def _lines(cells: Cells, quantity: Quantity, frame: Frame, labels: Sequence[str]
     limit = frame.memory_limit / MIB if frame.memory_limit and quantity is MEMORY else None
     near = limit is not None and limit <= 4 * max(bounds)
     set_value_axis(axes, [*bounds, limit] if limit is not None and near else bounds)
-    notes = [_not_drawn(cells, quantity, labels, others=not number)]
+    notes = [_not_drawn(cells, quantity, labels, lost=not number or number.startswith("1 "))]
     if limit is not None and near:
         draw_limit(axes, limit, "memory limit")
     elif limit is not None:
@@ -129,16 +129,16 @@ def _bounds(cells: Cells, quantity: Quantity, label: str) -> list[float]:
     return [bound for found in _points(cells, quantity, label).values() for bound in found.interval if bound > 0]
 
 
-def _not_drawn(cells: Cells, quantity: Quantity, labels: Sequence[str], *, others: bool) -> str:
+def _not_drawn(cells: Cells, quantity: Quantity, labels: Sequence[str], *, lost: bool) -> str:
     """`Not drawn: additive at 4096 (skipped); ...`, or only how many; empty when every point is there.
 
-    others: also those that have no point at all.
+    lost: also of those that have no point at all.
     """
     missing: list[str] = []
     count = 0
     for label, line in cells.by_label.items():
         points = _points(cells, quantity, label)
-        if label not in labels and not others:
+        if label not in labels and (points or not lost):
             continue
         why: dict[str, list[str]] = {}
         for column in cells.columns:
@@ -200,7 +200,7 @@ def _map(ratios: Table, cells: Cells, frame: Frame) -> Drawing:
     axes.set_ylim(len(rows), 0)
     axes.set_xlabel("length")
     axes.grid(visible=False)
-    note = f"{ratios.title}: 2.00 takes half the time. Blue: faster, orange: slower. A word: the status of the cell."
+    note = "2.00 takes half the time. Blue: faster, orange: slower. A word: the status of the cell."
     surround(axes, note)
     words = "; ".join(
         f"{label} {', '.join(f'{cell.text} at {n}' for n, cell in zip(lengths, line, strict=False))}"
