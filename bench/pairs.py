@@ -30,7 +30,9 @@ def full_pattern(query_len: int, key_len: int, causal: bool, device: torch.devic
 def window_pattern(
     query_len: int, key_len: int, window: int, causal: bool, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Allowed pairs of a sliding window of `window` positions, the query included, bool (Nq, Nk)."""
+    """Allowed pairs of a sliding window of `window` positions, the query included, bool (Nq, Nk); 0: of no window."""
+    if not window:
+        return full_pattern(query_len, key_len, causal, device)
     return near(distances(query_len, key_len, device), window, causal)
 
 
@@ -47,7 +49,9 @@ def full_pairs(query_len: int, key_len: int, causal: bool) -> int:
 
 
 def window_pairs(query_len: int, key_len: int, window: int, causal: bool) -> int:
-    """Number of allowed pairs of a sliding window. w=3, n=7, causal: 18."""
+    """Number of allowed pairs of a sliding window, 0: of no window. w=3, n=7, causal: 18."""
+    if not window:
+        return full_pairs(query_len, key_len, causal)
     return _near(key_len - query_len, key_len, key_len, window, causal)
 
 
@@ -98,6 +102,32 @@ def earlier_blocks(query_len: int, key_len: int, block: int) -> int:
     return (block_pairs(query_len, key_len, block, key_len) - own) // block
 
 
+def strided_pairs(query_len: int, key_len: int, stride: int, causal: bool) -> int:
+    """Number of allowed pairs of a window of `stride` and every stride-th distance. stride=2, n=5, causal: 13."""
+    blocks, rest = divmod(key_len, stride)
+    near, seeing = window_pairs(query_len, key_len, stride, causal), min(query_len, key_len)
+    if causal:
+        return near + _blocks_below(key_len, stride) - _blocks_below(key_len - seeing, stride)
+    # Every query has one key in each whole block; in the last, cut short, only those whose place is there.
+    cut_short = _residues_below(key_len, stride, rest) - _residues_below(key_len - query_len, stride, rest)
+    return near + query_len * blocks + cut_short - seeing
+
+
+def fixed_pairs(query_len: int, key_len: int, stride: int, summary: int, causal: bool) -> int:
+    """Number of allowed pairs of the own block and the last `summary` places of each. stride=2, 1, n=5, causal: 11."""
+    blocks, rest = divmod(key_len, stride)
+    seeing = min(query_len, key_len)  # queries at positions from 0 on
+    if causal:
+        places, before = (
+            below(key_len, stride) - below(key_len - seeing, stride) for below in (_places_below, _blocks_below)
+        )
+        return places + seeing + before * summary
+    last = max(0, rest - (stride - summary))  # summary places of a last block that is cut short
+    in_last = min(seeing, rest)
+    own = (seeing - in_last) * (stride - summary) + in_last * (rest - last)
+    return query_len * (blocks * summary + last) + own
+
+
 def _near(low: int, high: int, key_len: int, window: int, causal: bool) -> int:
     """Pairs of a sliding window for the queries at the positions low..high - 1."""
     beyond = _sum_clipped(low + 1 - window, high - window, key_len)
@@ -122,3 +152,21 @@ def _sum_clipped(low: int, high: int, limit: int) -> int:
         return inside * (inside + 1) // 2 + max(0, x - limit) * limit
 
     return upto(high) - upto(low - 1)
+
+
+def _places_below(stop: int, stride: int) -> int:
+    """Sum of p mod stride over 0 <= p < stop."""
+    whole, rest = divmod(stop, stride)
+    return whole * (stride * (stride - 1) // 2) + rest * (rest - 1) // 2
+
+
+def _blocks_below(stop: int, stride: int) -> int:
+    """Sum of p // stride over 0 <= p < stop."""
+    whole, rest = divmod(stop, stride)
+    return stride * (whole * (whole - 1) // 2) + rest * whole
+
+
+def _residues_below(stop: int, stride: int, rest: int) -> int:
+    """How many p < stop have p mod stride < rest, counted from 0 (negative for a stop below it)."""
+    whole, more = divmod(stop, stride)
+    return whole * rest + min(more, rest)

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench import registry
+from bench.cells import Cell
 from bench.measure import workload
-from bench.sweep import Cell
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

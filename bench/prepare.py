@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import machine, registry, rows
+from bench.cells import Cell, cells
 from bench.launch import Launcher
-from bench.sweep import Cell, Sweep, cells
+from bench.sweep import Sweep
 
 PLAN_TIMEOUT_S = 120.0
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from bench.cells import Cell
 from bench.results import Ceiling, Memory, Row, Time
 from bench.stats import interval
-from bench.sweep import Cell
 
 STABLE = 0.05  # a median change of the samples beyond this share is a drift
 OVERHEAD_BOUND = 10  # a call shorter than this many empty calls measures the harness

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench import machine, rows
+from bench.cells import Cell
 from bench.journal import Journal
 from bench.launch import Job, Launcher
 from bench.prepare import Prepared
 from bench.progress import Progress
 from bench.results import FAILED, Row
 from bench.stats import interval, relative_width
-from bench.sweep import Cell
 
 SAMPLE_SHARE = 24  # a replicate samples for this part of its cell's budget,
 SAMPLE_MAX_S = 1.0  # at most this long

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine, nvidia, registry
+from bench.cells import Cell
 from bench.results import strict_json
-from bench.sweep import Cell
 from bench.variant import Shape, Unsupported, admit
 
 

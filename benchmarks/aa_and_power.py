@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import registry, rows
+from bench.cells import Cell, cells
 from bench.compare import Verdict, compare
 from bench.launch import Launcher
 from bench.machine import environment_key
 from bench.noise import NoiseFloor, noise_file, read_noise
 from bench.prepare import describe_machine
 from bench.results import Row, Time
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 
 UNITS = 100  # attentions in one call: 10 % and 3 % more are whole numbers of them
 AA, POWER = 40, 20

@@ -16,9 +16,10 @@ import sys
 from torch.utils.benchmark import Timer
 
 from bench import machine, registry
+from bench.cells import Cell, cells
 from bench.measure import time as timing
 from bench.measure import workload
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 
 WITHIN = 0.03
 # (variant, pass, length): about 50 us, 200 us, 1 ms, 5 ms, 25 ms, 150 ms and 1 s on one core

@@ -13,7 +13,8 @@ import multiprocessing
 import sys
 
 from bench import machine, registry
-from bench.sweep import Cell, cells, make_sweep
+from bench.cells import Cell, cells
+from bench.sweep import make_sweep
 
 GIB = 2**30
 CASES = (

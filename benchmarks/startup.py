@@ -21,9 +21,10 @@ from datetime import datetime
 from pathlib import Path
 
 from bench import registry, rows
+from bench.cells import Cell, cells
 from bench.launch import Launcher
 from bench.results import Row, read_run
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 
 REPEATS = 40
 BUDGET_S = 0.02

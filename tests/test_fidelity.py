@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from bench import registry
+from bench.cells import cells
 from bench.commands.run import run
 from bench.measure import fidelity
 from bench.results import read_run
-from bench.sweep import cells, make_sweep
+from bench.sweep import make_sweep
 from bench.variant import Shape, Unsupported
 
 ENTRIES = {entry.name: entry for entry in registry.entries()}

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from bench import registry, rows
+from bench.cells import Cell, cells
 from bench.conformance import Subject, gate
 from bench.launch import Launcher
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 from bench.variant import Unsupported
 
 pytestmark = [

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from bench import registry, rows
+from bench.cells import Cell, cells
 from bench.launch import Launcher
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 
 HERE = Path(__file__).parent
 SERVICES = {"forkserver", "resource_tracker"}  # what multiprocessing keeps for the next worker

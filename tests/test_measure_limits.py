@@ -10,10 +10,10 @@ import time
 import pytest
 import torch
 
+from bench.cells import Cell
 from bench.measure import limits
 from bench.measure.load import Load
 from bench.rows import ceiling_of
-from bench.sweep import Cell
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

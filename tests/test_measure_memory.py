@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from bench import plan, registry
+from bench.cells import Cell, cells
 from bench.measure import kernels, memory, workload
-from bench.sweep import Cell, cells, make_sweep
+from bench.sweep import make_sweep
 
 MIB = 2**20
 SHAPE = {"heads": [8], "head_dim": [64], "batch": [1]}

@@ -11,9 +11,11 @@ from bench.pairs import (
     dilated_pairs,
     distances,
     earlier_blocks,
+    fixed_pairs,
     full_pairs,
     full_pattern,
     global_pairs,
+    strided_pairs,
     window_pairs,
     window_pattern,
 )
@@ -52,6 +54,23 @@ def test_windows_count_like_loops(window: int, causal: bool) -> None:
         rows = brute(n, m, causal, window)
         assert window_pattern(n, m, window, causal).tolist() == rows, (n, m)
         assert window_pairs(n, m, window, causal) == count(rows), (n, m)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_of_0_is_no_window(causal: bool) -> None:
+    for n, m in SIZES:
+        assert window_pattern(n, m, 0, causal).tolist() == full_pattern(n, m, causal).tolist()
+        assert window_pairs(n, m, 0, causal) == full_pairs(n, m, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("stride", "summary"), [(1, 1), (2, 1), (3, 2), (5, 5), (20, 3)])
+def test_b29_strided_and_fixed_count_like_loops(stride: int, summary: int, causal: bool) -> None:
+    for n, m in SIZES:
+        near_or_far = tally(n, m, causal, lambda p, j: abs(p - j) < stride or (p - j) % stride == 0)
+        assert strided_pairs(n, m, stride, causal) == near_or_far, (n, m)
+        own_or_last = tally(n, m, causal, lambda p, j: p // stride == j // stride or j % stride >= stride - summary)
+        assert fixed_pairs(n, m, stride, summary, causal) == own_or_last, (n, m)
 
 
 def tally(query_len: int, key_len: int, causal: bool, rule: Callable[[int, int], bool]) -> int:

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from bench import registry
+from bench.cells import cells
 from bench.commands.run import run
 from bench.errors import UserError
 from bench.results import ROWS, read_lines, read_run
 from bench.runner import ascending_lengths
-from bench.sweep import cells, make_sweep
+from bench.sweep import make_sweep
 
 SMALL = {
     "workload": ["attention"], "heads": [2], "head_dim": [16], "seq_len": [64], "pass": ["forward"], "threads": [1],

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench import registry
+from bench.cells import Cell, cells
 from bench.errors import UserError
-from bench.sweep import Cell, cells, make_sweep, preset_names, read_sweep
+from bench.sweep import make_sweep, preset_names, read_sweep
 
 
 def made(values: dict[str, Any], **surroundings: Any) -> list[Cell]:

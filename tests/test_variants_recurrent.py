@@ -9,11 +9,13 @@ import torch
 
 from bench import registry
 from bench.variant import Shape, Unsupported
+from variants import _recurrent as recurrent
+from variants._delta import KEY_EPS, delta_rule, unit
 
 ENTRIES = {entry.name: entry for entry in registry.entries()}
 NAMES = ("retention", "gla", "delta", "gated_delta", "ssd")
 HEADS, WIDTH = 2, 8
-recurrent = pytest.importorskip("variants._recurrent")
+LONG = 150  # three chunks: a state crosses two boundaries
 
 
 def build(name: str, heads: int = HEADS, width: int = WIDTH, **knobs: Any) -> Any:
@@ -60,7 +62,7 @@ def loop(given: dict[str, torch.Tensor], step: Any) -> torch.Tensor:
 
 
 def test_gla_equals_its_recurrence() -> None:
-    module, given = build("gla", rank=3), draw(70)
+    module, given = build("gla", rank=3), draw(LONG)
     raw = given["x"] @ module.down_RC.T @ module.up_FR.T + module.bias_F
     kept = torch.sigmoid(raw).pow(1 / 16).detach()
 
@@ -71,7 +73,7 @@ def test_gla_equals_its_recurrence() -> None:
 
 
 def test_delta_equals_its_recurrence() -> None:
-    module, given = build("delta"), draw(70)
+    module, given = build("delta"), draw(LONG)
     beta = torch.sigmoid(given["x"] @ module.beta_HC.T).detach()
 
     def step(state, k, v, b, h, t):
@@ -82,7 +84,7 @@ def test_delta_equals_its_recurrence() -> None:
 
 
 def test_gated_delta_equals_its_recurrence() -> None:
-    module, given = build("gated_delta"), draw(70)
+    module, given = build("gated_delta"), draw(LONG)
     beta = torch.sigmoid(given["x"] @ module.beta_HC.T).detach()
     rate = torch.nn.functional.softplus(given["x"] @ module.decay_HC.T + module.decay_bias_H)
     kept = torch.exp(-module.log_a_H.exp() * rate).detach()
@@ -97,7 +99,7 @@ def test_gated_delta_equals_its_recurrence() -> None:
 
 
 def test_ssd_equals_its_recurrence() -> None:
-    module, given = build("ssd"), draw(70)
+    module, given = build("ssd"), draw(LONG)
     dt = torch.nn.functional.softplus(given["x"] @ module.dt_HC.T + module.dt_bias_H).detach()
     a = -module.log_a_H.exp().detach()
 
@@ -120,16 +122,44 @@ def no_decay(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x[..., 0])
 
 
-def test_limits_without_decay_gated_delta_is_delta_and_retention_is_unnormalised_linear() -> None:
-    q, k, v, x = draw(150).values()
-    k = torch.nn.functional.normalize(k, dim=-1)
-    beta, state = x[..., 0].sigmoid()[:, None].expand(-1, HEADS, -1), torch.zeros(2, HEADS, WIDTH, WIDTH).double()
-    weights = (q @ k.mT).tril()
-    torch.testing.assert_close(recurrent.scalar_decay(q, k, v, no_decay(k), state)[0], weights @ v)
-    torch.testing.assert_close(recurrent.vector_decay(q, k, v, torch.zeros_like(k), state)[0], weights @ v)
-    gated, _ = recurrent.delta_rule(q, k, v, beta, torch.full_like(beta, -1e-14), state)
-    plain, _ = recurrent.delta_rule(q, k, v, beta, torch.zeros_like(beta), state)
-    torch.testing.assert_close(gated, plain)
+def test_limit_without_decay_retention_and_gla_are_unnormalised_linear() -> None:
+    q, k, v, _ = draw(150).values()
+    state = torch.zeros(2, HEADS, WIDTH, WIDTH).double()
+    right = (q @ k.mT).tril() @ v
+    torch.testing.assert_close(recurrent.scalar_decay(q, k, v, no_decay(k), state)[0], right)
+    torch.testing.assert_close(recurrent.vector_decay(q, k, v, torch.zeros_like(k), state)[0], right)
+
+
+def test_limit_without_decay_gated_delta_is_delta() -> None:
+    gated, plain, given = build("gated_delta"), build("delta"), draw(150)
+    with torch.no_grad():
+        gated.beta_HC.copy_(plain.beta_HC)
+        decaying = call(gated, given)
+        gated.decay_bias_H.fill_(-1e3)  # softplus is 0
+        torch.testing.assert_close(call(gated, given), call(plain, given))
+    assert not torch.allclose(decaying, call(plain, given))
+
+
+@pytest.mark.parametrize("name", ["delta", "gated_delta"])
+@pytest.mark.parametrize("length", [1e-3, 1e4])
+def test_only_the_direction_of_a_key_counts(name: str, length: float) -> None:
+    module, given = build(name), draw(70)
+    right = call(module, given)
+    torch.testing.assert_close(call(module, given | {"k": given["k"] * length}), right)
+
+
+@pytest.mark.parametrize("name", ["delta", "gated_delta"])
+@pytest.mark.parametrize("length", [0.0, KEY_EPS / 100])
+def test_a_key_without_direction_is_not_blown_up(name: str, length: float) -> None:
+    module, given = build(name).float(), {key: part.float() for key, part in draw(70).items()}
+    k = (given["k"] / given["k"].norm(dim=-1, keepdim=True) * length).requires_grad_()
+    torch.testing.assert_close(unit(k).norm(dim=-1), torch.full(k.shape[:-1], length / KEY_EPS))
+    out = call(module, given | {"k": k})
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(k.grad).all()
+    if length == 0:
+        assert not out.any()
 
 
 def test_equal_decays_of_all_features_are_one_scalar_decay() -> None:
@@ -151,7 +181,7 @@ def test_strong_decay_is_finite_and_right_forward_and_backward(form: str, streng
     decay = -strength * x[..., 0].sigmoid()[:, None].expand(-1, HEADS, -1)
     beta = torch.ones_like(decay) / 2
     gates = {"scalar": [decay], "vector": [decay[..., None].expand_as(k)], "delta": [beta, decay]}[form]
-    segment = {"scalar": recurrent.scalar_decay, "vector": recurrent.vector_decay, "delta": recurrent.delta_rule}[form]
+    segment = {"scalar": recurrent.scalar_decay, "vector": recurrent.vector_decay, "delta": delta_rule}[form]
 
     def run(dtype: torch.dtype) -> list[torch.Tensor]:
         inputs = [part.to(dtype).detach().requires_grad_() for part in (q, k, v, *gates)]
@@ -195,6 +225,19 @@ def test_states_are_wide_in_low_precision(name: str, dtype: torch.dtype) -> None
         late = call(module, given)[:, :, -200:].double()
         right = call(module.double(), {key: part.double() for key, part in given.items()})[:, :, -200:]
     assert float((late - right).norm() / right.norm()) < (5e-3 if dtype == torch.bfloat16 else 1e-3)
+
+
+def test_lstm_padding_leaves_both_directions_as_they_are() -> None:
+    module = registry.load(ENTRIES["lstm"].source())(Shape(HEADS, WIDTH)).double()
+    given = draw(23)
+    real = torch.rand(2, 23, generator=torch.Generator().manual_seed(1)) < 0.5
+    real[:, 0], real[:, 1] = False, True  # a position that has no real one before it
+    out = call(module, given, key_mask=real)
+    for b in range(2):
+        alone = call(module, {key: given[key][b : b + 1, :, real[b]] for key in "qkv"})
+        torch.testing.assert_close(out[b : b + 1, :, real[b]], alone)
+    assert not out[:, 0, 0].any()  # the first head is of the forward direction, whose state is still 0
+    assert out[:, 1, 0].any()
 
 
 def test_lstm_equals_torchs_own_in_both_directions() -> None:

@@ -109,39 +109,6 @@ def vector_decay(
     return joined(out + torch.cat(rows, 3) @ v, length), states[-1]
 
 
-def delta_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta_BHL: torch.Tensor,
-    log_decay_BHL: torch.Tensor,
-    state_BHDE: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A `SegmentScan` of S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T, |k| = 1 (Yang et al. 2024, 2412.06464).
-
-    Within a chunk the corrections depend on each other through a unit triangular system, solved at once.
-    """
-    length, value_dim = q.shape[2], v.shape[3]
-    q, k, v, beta, total = (*map(chunks, (q, k, v, beta_BHL)), chunks(log_decay_BHL).cumsum(-1))
-    decay_RR, grown = between(total), total.exp()[..., None]
-    beta = beta[..., None]
-    system = (k * beta) @ k.mT * decay_RR
-    right = torch.cat([v * beta, k * beta * grown], -1)
-    # solve_triangular reads the strict lower triangle only: its diagonal stands for 1.
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    fresh_v, fresh_k = solved.split([value_dim, k.shape[-1]], -1)
-    inside = q @ k.mT * decay_RR
-    end = total[..., -1:]
-    late_k = (k * (end - total).exp()[..., None]).mT
-    outs, state = [], state_BHDE
-    by_chunk = (q * grown, inside, late_k, fresh_v, fresh_k, end.exp()[..., None])
-    for asked, weights, keys, new_v, new_k, decay in zip(*(x.unbind(2) for x in by_chunk), strict=True):
-        value = new_v - new_k @ state
-        outs.append(asked @ state + weights @ value)
-        state = state * decay + keys @ value
-    return joined(torch.stack(outs, 2), length), state
-
-
 class Recurrent(nn.Module):
     """A variant with a state (B,H,D,E); what makes it one are its inputs, its update, and its chunked scan.
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F
 
 from bench.variant import Shape, variant
-from variants._recurrent import Recurrent, delta_rule, drawn, gate, masked, per_head
-
-KEY_EPS = 1e-6  # a key shorter than this is not blown up to length 1
+from variants._delta import DeltaRule, unit
+from variants._recurrent import drawn, gate, masked, per_head
 
 
 @variant(
@@ -21,16 +19,13 @@ KEY_EPS = 1e-6  # a key shorter than this is not blown up to length 1
     normalised=False,
     needs_x=True,
 )
-class Delta(Recurrent):
+class Delta(DeltaRule):
     """S_t = S_{t-1} + b_t k_t (v_t - k_t^T S_{t-1})^T, out = q S / sqrt(D) normalised per head; |k| = 1.
 
     b = sigmoid(x W): the share by which what the state holds for k is replaced with v. A padded position changes
     nothing. The short convolution, the SiLU of q, k and v and the output projection of the paper's layer are the
     block's.
     """
-
-    segment = staticmethod(delta_rule)
-    reads_per_key = 1
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -47,14 +42,4 @@ class Delta(Recurrent):
         """q / sqrt(D), k of length 1, v, b and the log decay, which is 0."""
         k, v = per_head(self.shape.heads, k, v)
         beta_BHN = masked(gate(x, self.beta_HC).sigmoid().mT, key_mask)
-        unit_k = F.normalize(k, dim=-1, eps=KEY_EPS)
-        return q.to(k.dtype) * self.shape.scale, unit_k, v, beta_BHN, torch.zeros_like(beta_BHN)
-
-    def update(
-        self, state_BHDE: torch.Tensor, k_BHD: torch.Tensor, v_BHE: torch.Tensor, *gates: torch.Tensor
-    ) -> torch.Tensor:
-        """S + b k (v - k^T S)^T."""
-        beta_BH, log_decay_BH = gates
-        kept_BHDE = state_BHDE * log_decay_BH.exp()[..., None, None]
-        lacking_BHE = v_BHE - torch.einsum("BHD,BHDE->BHE", k_BHD, kept_BHDE)
-        return kept_BHDE + (beta_BH[..., None] * k_BHD)[..., None] * lacking_BHE[..., None, :]
+        return q.to(k.dtype) * self.shape.scale, unit(k), v, beta_BHN, torch.zeros_like(beta_BHN)

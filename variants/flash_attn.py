@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from bench.pairs import full_pairs, full_pattern, window_pairs, window_pattern
+from bench.pairs import window_pairs, window_pattern
 from bench.variant import Ge, Shape, Unsupported, variant
 from variants._fused import positive_scale
 from variants._library import library
@@ -74,12 +74,8 @@ class FlashAttn(nn.Module):
 
     def pattern(self, query_len: int, key_len: int, device: torch.device | str = "cpu") -> torch.Tensor:
         """Allowed pairs, bool (Nq, Nk)."""
-        if not self.window:
-            return full_pattern(query_len, key_len, self.shape.causal, device)
         return window_pattern(query_len, key_len, self.window, self.shape.causal, device)
 
     def pairs(self, query_len: int, key_len: int) -> int:
         """Number of allowed pairs per head."""
-        if not self.window:
-            return full_pairs(query_len, key_len, self.shape.causal)
         return window_pairs(query_len, key_len, self.window, self.shape.causal)

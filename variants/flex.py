@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from bench.pairs import full_pairs, full_pattern, window_pairs, window_pattern
+from bench.pairs import window_pairs, window_pattern
 from bench.variant import Ge, Shape, variant
 from variants._flex import layout_mask, window_mask
 from variants._layout import Layout
@@ -86,14 +86,10 @@ class Flex(nn.Module):
         """Allowed pairs, bool (Nq, Nk)."""
         if self.layout is not None:
             return self.layout.pattern(query_len, key_len, device)
-        if not self.window:
-            return full_pattern(query_len, key_len, self.shape.causal, device)
         return window_pattern(query_len, key_len, self.window, self.shape.causal, device)
 
     def pairs(self, query_len: int, key_len: int) -> int:
         """Number of allowed pairs per head."""
         if self.layout is not None:
             return self.layout.pairs(query_len, key_len)
-        if not self.window:
-            return full_pairs(query_len, key_len, self.shape.causal)
         return window_pairs(query_len, key_len, self.window, self.shape.causal)

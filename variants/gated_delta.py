@@ -7,9 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.variant import Shape, variant
-from variants._recurrent import Recurrent, delta_rule, drawn, gate, masked, per_head
-
-KEY_EPS = 1e-6  # a key shorter than this is not blown up to length 1
+from variants._delta import DeltaRule, unit
+from variants._recurrent import drawn, gate, masked, per_head
 
 
 @variant(
@@ -22,15 +21,12 @@ KEY_EPS = 1e-6  # a key shorter than this is not blown up to length 1
     normalised=False,
     needs_x=True,
 )
-class GatedDelta(Recurrent):
+class GatedDelta(DeltaRule):
     """S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T, out = q S / sqrt(D) normalised per head; |k| = 1.
 
     b = sigmoid(x W); a = exp(-A_h softplus(x U + c)), A_h and c started as in `ssd`. A padded position changes nothing.
     The short convolution, the SiLU of q, k and v and the output gate of the paper's layer are the block's.
     """
-
-    segment = staticmethod(delta_rule)
-    reads_per_key = 1
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -52,13 +48,4 @@ class GatedDelta(Recurrent):
         beta_BHN = masked(gate(x, self.beta_HC).sigmoid().mT, key_mask)
         rate_BNH = F.softplus(gate(x, self.decay_HC) + self.decay_bias_H.to(k.dtype))
         log_decay_BHN = masked(-rate_BNH.mT * self.log_a_H.to(k.dtype).exp()[:, None], key_mask)
-        return q.to(k.dtype) * self.shape.scale, F.normalize(k, dim=-1, eps=KEY_EPS), v, beta_BHN, log_decay_BHN
-
-    def update(
-        self, state_BHDE: torch.Tensor, k_BHD: torch.Tensor, v_BHE: torch.Tensor, *gates: torch.Tensor
-    ) -> torch.Tensor:
-        """a S + b k (v - a k^T S)^T."""
-        beta_BH, log_decay_BH = gates
-        kept_BHDE = state_BHDE * log_decay_BH.exp()[..., None, None]
-        lacking_BHE = v_BHE - torch.einsum("BHD,BHDE->BHE", k_BHD, kept_BHDE)
-        return kept_BHDE + (beta_BH[..., None] * k_BHD)[..., None] * lacking_BHE[..., None, :]
+        return q.to(k.dtype) * self.shape.scale, unit(k), v, beta_BHN, log_decay_BHN

@@ -83,7 +83,7 @@ class Lstm(nn.Module):
         """Position by position, in float64; padded positions are passed over."""
         _, v = zero_padding(k.double(), v.double(), key_mask)
         x_BNC = torch.cat(v.unbind(1), -1)
-        real_BN = torch.ones(x_BNC.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
+        real_BN = torch.ones(x_BNC.shape[:2], dtype=torch.bool, device=v.device) if key_mask is None else key_mask
         outs = [self._loop("forward", x_BNC, real_BN)]
         if not self.shape.causal:
             outs.append(self._loop("backward", x_BNC.flip(1), real_BN.flip(1)).flip(1))

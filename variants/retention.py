@@ -38,8 +38,8 @@ class Retention(Recurrent):
         key_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         """q / sqrt(D), k, v and the log decay of each head."""
-        kept_H = 1 - 2.0 ** (-5 - torch.arange(self.shape.heads, device=q.device, dtype=torch.float64))
-        log_decay_BHN = kept_H.log().to(wide(q.dtype))[None, :, None].expand(q.shape[:3])
+        head = torch.arange(self.shape.heads, device=q.device, dtype=wide(q.dtype))
+        log_decay_BHN = torch.log1p(-torch.exp2(-5 - head))[None, :, None].expand(q.shape[:3])
         k, v = per_head(self.shape.heads, k, v)
         return q.to(k.dtype) * self.shape.scale, k, v, masked(log_decay_BHN, key_mask)
 

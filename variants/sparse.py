@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.pairs import distances, full_pattern, window_pairs, window_pattern
+from bench.pairs import distances, fixed_pairs, full_pattern, strided_pairs, window_pattern
 from bench.variant import Ge, Shape, variant
 from variants._masking import masked_softmax, nothing_seen, zero_padding
 
@@ -126,41 +126,7 @@ class Sparse(nn.Module):
         return allowed_NM & full_pattern(query_len, key_len, self.shape.causal, device)
 
     def pairs(self, query_len: int, key_len: int) -> int:
-        """Number of allowed pairs per head, in closed form."""
-        first, stride, summary = key_len - query_len, self.stride, self.summary
-        blocks, rest = divmod(key_len, stride)
-        seeing = min(query_len, key_len)  # queries at positions from 0 on
-        # Summed over the queries: their places within their blocks, and the numbers of their blocks.
-        places, before = (
-            below(key_len, stride) - below(key_len - seeing, stride) for below in (_places_below, _blocks_below)
-        )
-        if self.fixed and self.shape.causal:
-            return places + seeing + before * summary
+        """Number of allowed pairs per head."""
         if self.fixed:
-            last = max(0, rest - (stride - summary))  # summary places of a last block that is cut short
-            in_last = min(seeing, rest)
-            own = (seeing - in_last) * (stride - summary) + in_last * (rest - last)
-            return query_len * (blocks * summary + last) + own
-        near = window_pairs(query_len, key_len, stride, self.shape.causal)
-        if self.shape.causal:
-            return near + before
-        cut_short = _residues_below(key_len, stride, rest) - _residues_below(first, stride, rest)
-        return near + query_len * blocks + cut_short - seeing
-
-
-def _places_below(stop: int, stride: int) -> int:
-    """Sum of p mod stride over 0 <= p < stop."""
-    whole, rest = divmod(stop, stride)
-    return whole * (stride * (stride - 1) // 2) + rest * (rest - 1) // 2
-
-
-def _blocks_below(stop: int, stride: int) -> int:
-    """Sum of p // stride over 0 <= p < stop."""
-    whole, rest = divmod(stop, stride)
-    return stride * (whole * (whole - 1) // 2) + rest * whole
-
-
-def _residues_below(stop: int, stride: int, rest: int) -> int:
-    """How many p < stop have p mod stride < rest, counted from 0 (negative for a stop below it)."""
-    whole, more = divmod(stop, stride)
-    return whole * rest + min(more, rest)
+            return fixed_pairs(query_len, key_len, self.stride, self.summary, self.shape.causal)
+        return strided_pairs(query_len, key_len, self.stride, self.shape.causal)

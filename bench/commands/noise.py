@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine, registry, rows
+from bench.cells import Cell
 from bench.errors import UserError
 from bench.launch import Launcher
 from bench.noise import NoiseFloor, noise_file, write_noise
@@ -18,7 +19,7 @@ from bench.progress import Progress
 from bench.report.digits import number
 from bench.screen import Screen
 from bench.stats import interval, noise_floor
-from bench.sweep import Cell, make_sweep
+from bench.sweep import make_sweep
 
 ROUNDS = 12
 SAMPLE_S = 0.3  # a replicate samples for this long

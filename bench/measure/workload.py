@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from bench.cells import Cell
 from bench.model.block import Block, BlockConfig
 from bench.model.init import derived
 from bench.model.language import LanguageModel
-from bench.sweep import Cell
 from bench.variant import Shape, admit, attention_flops
 
 VOCAB = 256

@@ -13,8 +13,10 @@ from bench.tasks import Batch, Data, Preset, Split, batched, stream
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 TRIES = 100  # draws of one batch before its sizes are said to hold too few different sequences
+BINS = 8  # of distances
 Held = dict[Split, list[Batch]]
 
 
@@ -71,6 +73,37 @@ class Generated(Data):
             if count == 0:
                 return Batch.joined(found)
         raise ValueError(f"the sizes of task {self.purpose} hold too few different sequences to keep its splits apart")
+
+
+@dataclass(eq=False)
+class ByDistance(Generated):
+    """Generated sequences whose scored positions are grouped by how far back the answer stands."""
+
+    @property
+    def longest(self) -> int:
+        """The largest distance there can be."""
+        return self.preset.seq_len - 1
+
+    @property
+    def width(self) -> int:
+        """Distances in one bin."""
+        return max(1, self.preset.seq_len // BINS)
+
+    @property
+    def bins(self) -> list[str]:
+        """Labels of the bins of distances."""
+        return ranges(self.longest, self.width)
+
+
+def ranges(longest: int, width: int) -> list[str]:
+    """Labels of 1 to `longest` in groups of `width`: 1-8, 9-16."""
+    return [f"{low}-{min(low + width - 1, longest)}" for low in range(1, longest + 1, width)]
+
+
+def distinct(rng: np.random.Generator, count: int, choices: int, size: int) -> NDArray[np.int64]:
+    """`size` different integers below `choices` for each of `count` sequences, in no order."""
+    picked: NDArray[np.int64] = rng.random((count, choices)).argsort(axis=1)[:, :size]
+    return picked
 
 
 def hashes_of(batch: Batch) -> list[bytes]:

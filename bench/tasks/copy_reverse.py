@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bench.tasks import Baseline, Batch, Data, Metric, Preset, Task
-from bench.tasks._generated import Generated
+from bench.tasks._generated import BINS, Generated, ranges
 
 if TYPE_CHECKING:
     import numpy as np
-
-BINS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +44,7 @@ class Pairs(Generated):
     @property
     def bins(self) -> list[str]:
         """Labels of the bins of places in the target."""
-        last = self.preset.seq_len
-        return [f"{low}-{min(low + self.width - 1, last)}" for low in range(1, last + 1, self.width)]
+        return ranges(self.preset.seq_len, self.width)
 
     @property
     def baseline(self) -> Baseline:

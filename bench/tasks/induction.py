@@ -6,53 +6,39 @@ end, where that token is asked for. One binding, at any distance: what shows is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Task
+from bench.tasks._generated import ByDistance
 
-BINS = 8
+if TYPE_CHECKING:
+    import numpy as np
 
 
-@dataclass(frozen=True)
-class Induction(Data):
-    """The data of one preset and seed: made when asked for, nothing is read."""
+@dataclass(eq=False)
+class Induction(ByDistance):
+    """The sequences of one preset and seed, by the distance from a question to its answer."""
 
     preset: Preset
-    seed: int
 
     @property
-    def width(self) -> int:
-        """Distances in one bin."""
-        return max(1, self.preset.seq_len // BINS)
-
-    @property
-    def bins(self) -> list[str]:
-        """Labels of the bins of distances between the question and the token that answers it."""
-        longest = self.preset.seq_len - 2
-        return [f"{low}-{min(low + self.width - 1, longest)}" for low in range(1, longest + 1, self.width)]
+    def longest(self) -> int:
+        """From the question at the end to the second position."""
+        return self.preset.seq_len - 2
 
     @property
     def baseline(self) -> Baseline:
         """Answering any of the ordinary ids."""
         return Baseline(1 / (self.preset.vocab - 1), "any of the tokens")
 
-    def train(self, step: int) -> Batch:
-        """The training batch of a step."""
-        return self._sample("train", step, self.preset.batch)
-
-    def held_out(self, split: Split) -> Iterator[Batch]:
-        """The validation or test split in batches."""
-        size = self.preset.validation_size if split == "validation" else self.preset.test_size
-        for step, count in enumerate(batched(size, self.preset.batch)):
-            yield self._sample(split, step, count)
-
-    def _sample(self, split: Split, step: int, count: int) -> Batch:
+    def draw(self, rng: np.random.Generator, count: int) -> Batch:
+        """`count` sequences."""
         import numpy as np
 
         length, special = self.preset.seq_len, self.preset.vocab - 1
-        rng = stream(self.seed, "induction", split, step)
         tokens_BN = rng.integers(0, special, (count, length))
         place_B = rng.integers(0, length - 2, count)
         every_B = np.arange(count)
@@ -93,7 +79,7 @@ class InductionHeads(Task):
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""
-        return Induction(preset, seed)
+        return Induction(preset, seed, "induction")
 
 
 TASK = InductionHeads()

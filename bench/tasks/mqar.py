@@ -8,14 +8,17 @@ the causal and the bidirectional task are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Task
+from bench.tasks._generated import ByDistance, distinct
 
-BINS = 8
+if TYPE_CHECKING:
+    import numpy as np
+
 EPOCHS, EXAMPLES = 64, 100_000  # of the published trainings; here no example comes twice
 
 
@@ -32,51 +35,26 @@ class MqarPreset(Preset):
             raise ValueError(f"vocab must be even and above {2 * self.pairs} (2 pairs), got {self.vocab}")
 
 
-@dataclass(frozen=True)
-class Recall(Data):
-    """The data of one preset and seed: made when asked for, nothing is read."""
+@dataclass(eq=False)
+class Recall(ByDistance):
+    """The sequences of one preset and seed, by the distance from a question to its answer."""
 
     preset: MqarPreset
-    seed: int
-
-    @property
-    def width(self) -> int:
-        """Distances in one bin."""
-        return max(1, self.preset.seq_len // BINS)
-
-    @property
-    def bins(self) -> list[str]:
-        """Labels of the bins of distances between a key's question and the key."""
-        longest = self.preset.seq_len - 1
-        return [f"{low}-{min(low + self.width - 1, longest)}" for low in range(1, longest + 1, self.width)]
 
     @property
     def baseline(self) -> Baseline:
         """Answering one of the values in the sequence, whichever."""
         return Baseline(1 / self.preset.pairs, "any of the values in the sequence")
 
-    def train(self, step: int) -> Batch:
-        """The training batch of a step."""
-        return self._sample("train", step, self.preset.batch)
-
-    def held_out(self, split: Split) -> Iterator[Batch]:
-        """The validation or test split in batches."""
-        size = self.preset.validation_size if split == "validation" else self.preset.test_size
-        for step, count in enumerate(batched(size, self.preset.batch)):
-            yield self._sample(split, step, count)
-
-    def _sample(self, split: Split, step: int, count: int) -> Batch:
+    def draw(self, rng: np.random.Generator, count: int) -> Batch:
+        """`count` sequences."""
         import numpy as np
 
         length, pairs, half = self.preset.seq_len, self.preset.pairs, self.preset.vocab // 2
-        rng = stream(self.seed, "mqar", split, step)
 
-        def distinct(choices: int) -> Any:  # `pairs` different integers below `choices` for each sequence
-            return rng.random((count, choices)).argsort(axis=1)[:, :pairs]
-
-        keys_BP = 1 + distinct(half - 1)
-        values_BP = half + distinct(half)
-        asked_BP = 2 * pairs + 2 * distinct((length - 2 * pairs) // 2)
+        keys_BP = 1 + distinct(rng, count, half - 1, pairs)
+        values_BP = half + distinct(rng, count, half, pairs)
+        asked_BP = 2 * pairs + 2 * distinct(rng, count, (length - 2 * pairs) // 2, pairs)
         bound_P = 2 * np.arange(pairs)
         tokens_BN = np.zeros((count, length), np.int64)
         tokens_BN[:, bound_P], tokens_BN[:, bound_P + 1] = keys_BP, values_BP
@@ -134,7 +112,7 @@ class Mqar(Task):
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""
         assert isinstance(preset, MqarPreset)
-        return Recall(preset, seed)
+        return Recall(preset, seed, "mqar")
 
 
 TASK = Mqar()

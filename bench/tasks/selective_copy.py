@@ -7,13 +7,16 @@ their order. So the answer needs what a token is and how many stood before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Split, Task, batched, stream
+from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Task
+from bench.tasks._generated import ByDistance, distinct
 
-BINS = 8
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,47 +37,25 @@ class CopyPreset(Preset):
         return self.seq_len - self.count - 1
 
 
-@dataclass(frozen=True)
-class Copies(Data):
-    """The data of one preset and seed: made when asked for, nothing is read."""
+@dataclass(eq=False)
+class Copies(ByDistance):
+    """The sequences of one preset and seed, by the distance from a question to its answer."""
 
     preset: CopyPreset
-    seed: int
-
-    @property
-    def width(self) -> int:
-        """Distances in one bin."""
-        return max(1, self.preset.seq_len // BINS)
-
-    @property
-    def bins(self) -> list[str]:
-        """Labels of the bins of distances between a data token and the place where it is asked for."""
-        longest = self.preset.seq_len - 1
-        return [f"{low}-{min(low + self.width - 1, longest)}" for low in range(1, longest + 1, self.width)]
 
     @property
     def baseline(self) -> Baseline:
         """Answering any of the data ids."""
         return Baseline(1 / (self.preset.vocab - 2), "any of the data tokens")
 
-    def train(self, step: int) -> Batch:
-        """The training batch of a step."""
-        return self._sample("train", step, self.preset.batch)
-
-    def held_out(self, split: Split) -> Iterator[Batch]:
-        """The validation or test split in batches."""
-        size = self.preset.validation_size if split == "validation" else self.preset.test_size
-        for step, count in enumerate(batched(size, self.preset.batch)):
-            yield self._sample(split, step, count)
-
-    def _sample(self, split: Split, step: int, count: int) -> Batch:
+    def draw(self, rng: np.random.Generator, count: int) -> Batch:
+        """`count` sequences."""
         import numpy as np
 
         preset = self.preset
-        rng = stream(self.seed, "selective_copy", split, step)
         blank, copy = preset.vocab - 2, preset.vocab - 1
         data_BT = rng.integers(0, preset.vocab - 2, (count, preset.count))
-        places_BT = np.sort(rng.random((count, preset.room)).argsort(axis=1)[:, : preset.count], axis=1)
+        places_BT = np.sort(distinct(rng, count, preset.room, preset.count), axis=1)
         tokens_BN = np.full((count, preset.seq_len), blank, np.int64)
         np.put_along_axis(tokens_BN, places_BT, data_BT, axis=1)
         tokens_BN[:, preset.room] = copy
@@ -119,7 +100,7 @@ class SelectiveCopy(Task):
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""
         assert isinstance(preset, CopyPreset)
-        return Copies(preset, seed)
+        return Copies(preset, seed, "selective_copy")
 
 
 TASK = SelectiveCopy()

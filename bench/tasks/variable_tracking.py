@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.tasks import IGNORE, Baseline, Batch, Data, Metric, Preset, Task
-from bench.tasks._generated import Generated
+from bench.tasks._generated import Generated, distinct
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +69,12 @@ class Assignments(Generated):
 
         preset, half = self.preset, self.preset.vocab // 2
         chains, links, total = preset.chains, preset.hops + 1, preset.variables
-        names_BCL = 1 + _distinct(rng, count, half - 1, total).reshape(count, chains, links)
-        values_BC = half + _distinct(rng, count, half, chains)
+        names_BCL = 1 + distinct(rng, count, half - 1, total).reshape(count, chains, links)
+        values_BC = half + distinct(rng, count, half, chains)
         given_BCL = np.concatenate([values_BC[:, :, None], names_BCL[:, :, :-1]], axis=2)
         slots = preset.seq_len // 4
-        places_BCL = np.sort(_distinct(rng, count, slots, total).reshape(count, chains, links), axis=2)
-        set_BP, asked_BP = 2 * places_BCL.reshape(count, total), 2 * slots + 2 * _distinct(rng, count, slots, total)
+        places_BCL = np.sort(distinct(rng, count, slots, total).reshape(count, chains, links), axis=2)
+        set_BP, asked_BP = 2 * places_BCL.reshape(count, total), 2 * slots + 2 * distinct(rng, count, slots, total)
         names_BP = names_BCL.reshape(count, total)
         tokens_BN = np.zeros((count, preset.seq_len), np.int64)
         np.put_along_axis(tokens_BN, set_BP, names_BP, axis=1)
@@ -86,12 +85,6 @@ class Assignments(Generated):
         bins_BN = np.zeros((count, preset.seq_len), np.int64)
         np.put_along_axis(bins_BN, asked_BP, np.tile(np.arange(links), (count, chains)), axis=1)
         return Batch(tokens_BN, labels_BN, bins_BN)
-
-
-def _distinct(rng: np.random.Generator, count: int, choices: int, size: int) -> NDArray[np.int64]:
-    """`size` different integers below `choices` for each of `count` sequences, in no order."""
-    picked: NDArray[np.int64] = rng.random((count, choices)).argsort(axis=1)[:, :size]
-    return picked
 
 
 TINY = TrackingPreset(
