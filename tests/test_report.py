@@ -313,6 +313,22 @@ def test_accuracy_has_interval_chance_and_control(tmp_path: Path) -> None:
     assert [cells[0].best for _, cells in accuracy.rows] == [True, False, False, False]  # a control is never best
 
 
+def test_e20_baselines_of_the_split_and_whole_sequences_stand_in_the_table(tmp_path: Path) -> None:
+    row = score("full", 0.61)
+    assert row.accuracy is not None
+    row.accuracy.baselines, row.accuracy.whole = {"root operator": 0.358, "bag of tokens": 0.4}, 0.125
+    accuracy = table(document(tmp_path, row), "accuracy")
+    assert [label for label, _ in accuracy.rows] == [
+        "full",
+        "chance",
+        "baseline: bag of tokens",
+        "baseline: root operator",
+    ]
+    assert texts(accuracy, "baseline: root operator")[0] == "35.8"
+    assert cell(accuracy, "full", "whole").text == "12.5"
+    assert "every scored position is right" in accuracy.caption
+
+
 def test_seeds_give_their_mean_and_range(tmp_path: Path) -> None:
     rows = [score("full", value, seed=seed) for seed, value in enumerate((0.90, 0.93, 0.99))]
     rows += [

@@ -70,10 +70,10 @@ class CosFormer(nn.Module):
     def _turn(self, x_BHND: torch.Tensor, first: int) -> torch.Tensor:
         """relu(x) times cosine and sine of its position, (B, H, N, 2 D) in float32 or wider."""
         wide = torch.promote_types(x_BHND.dtype, torch.float32)
-        positions = torch.arange(first, first + x_BHND.shape[2], device=x_BHND.device, dtype=torch.float64)
+        positions = torch.arange(first, first + x_BHND.shape[2], device=x_BHND.device, dtype=wide)
         angle_N1 = (positions * (math.pi / 2 / self.shape.max_len))[:, None]
         positive = x_BHND.to(wide).relu()
-        return torch.cat([positive * angle_N1.cos().to(wide), positive * angle_N1.sin().to(wide)], -1)
+        return torch.cat([positive * angle_N1.cos(), positive * angle_N1.sin()], -1)
 
 
 def same(x: torch.Tensor) -> torch.Tensor:

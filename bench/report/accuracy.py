@@ -16,6 +16,7 @@ from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, flag_no
 from bench.results import Accuracy, Gap, Row
 
 CHANCE = "chance"
+BASELINE = "baseline"  # what it is made of needs no attention
 
 
 def accuracy_section(cells: Cells) -> Section:
@@ -124,6 +125,10 @@ DETAILS = (
         "Last: the score at the last step; the first column is that of the best checkpoint by validation.", False,
     ),
     Detail(
+        "whole", lambda r: None if r.whole is None else f"{100 * r.whole:.1f}",
+        "Whole: per cent of the sequences in which every scored position is right.", False,
+    ),
+    Detail(
         "rate", lambda r: None if r.learning_rate is None else f"{r.learning_rate:g}",
         "Rate: the learning rate, chosen for each variant by validation.",
     ),
@@ -153,6 +158,9 @@ def _scores(cells: Cells) -> Table:
         shown = write_chance(metric, known.chance) + (f" ({clean(known.chance_of)})" if known.chance_of else "")
         chance = Cell(shown, in_unit(metric, Estimate(known.chance))[0])
         rows.append((CHANCE, (chance, *[Cell("")] * (len(columns) - 1))))
+    for name, value in sorted(known.baselines.items()) if known else ():
+        known_score = Cell(write_score(metric, Estimate(value)), in_unit(metric, Estimate(value))[0])
+        rows.append((f"{BASELINE}: {clean(name)}", (known_score, *[Cell("")] * (len(columns) - 1))))
     title = metric_name(metric).capitalize()
     return Table("accuracy", title, _caption(cells, known, details), unit, columns, tuple(rows))
 
