@@ -2,7 +2,7 @@
 
 A/A: the same plugin against itself, 40 times; at most 1 comparison may call it faster or slower. Power: a plugin that
 does 10 % more work is called slower in at least 19 of 20 comparisons, one that does 3 % more is never called faster.
-The replicates of all sides are interleaved in random order. Takes about 3 minutes; exits 1 when a bound is broken::
+The replicates of all sides are interleaved in random order. Takes about 4 minutes; exits 1 when a bound is broken::
 
     python benchmarks/aa_and_power.py
 """
@@ -156,7 +156,7 @@ def main() -> int:
     """Run both proofs and print the counts; 1 when a bound is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the comparisons, to see that it runs")
-    parser.add_argument("--replicates", type=int, default=8)
+    parser.add_argument("--replicates", type=int, default=10, help="of each side; what a run takes at most by default")
     parser.add_argument("--sample-s", type=float, default=0.12, help="seconds a replicate samples for")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the replicates")
     options = parser.parse_args()
