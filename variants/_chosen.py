@@ -101,7 +101,7 @@ def attend_chosen(
             allowed_trS = allowed_trS & real_uS[tile_t[some].clamp(max=rows * blocks - 1), None]
         return allowed_trS[None]
 
-    problem = Problem(tile_t[:, None], block, 1, allowed, totals=True)
+    problem = Problem(tile_t[:, None], block, groups=1, allowed=allowed, totals=True)
     q_1trD = q_XND.flatten(0, 1).index_select(0, query_s).view(1, -1, ROWS, q_XND.shape[2])
     out_1trE, total_1tr2 = tiled(q_1trD, k_XMD.flatten(0, 1)[None], v_XME.flatten(0, 1)[None], problem)
     out_PE, total_P2 = (x.flatten(0, 2).index_select(0, place_P) for x in (out_1trE, total_1tr2))

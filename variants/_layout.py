@@ -113,7 +113,9 @@ class Layout:
     ) -> torch.Tensor:
         """Softmax attention in this layout: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E), key_mask (B,Nk) -> (B,H,Nq,E)."""
         lists_bL = torch.from_numpy(self.lists(self.rows(q.shape[2], k.shape[2]))).to(q.device)
-        out = attend_lists(q, k, v, key_mask, block=self.block, lists_bL=lists_bL, rule=self._rule, scale=scale)
+        around = None if self.first or self.draws_bR.size else (self.back, self.ahead)
+        block, rule = self.block, self._rule
+        out = attend_lists(q, k, v, key_mask, block=block, lists_bL=lists_bL, rule=rule, scale=scale, around=around)
         return see_all(out, self.all_seeing(q.shape[2], k.shape[2]), q, k, v, key_mask, scale=scale)
 
     def _rule(self, p: torch.Tensor, j: torch.Tensor) -> torch.Tensor:

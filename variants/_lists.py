@@ -7,6 +7,7 @@ queries, r queries of a block, R = query heads that share a key head times r, L 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -46,12 +47,14 @@ def attend_lists(
     lists_bL: torch.Tensor,
     rule: Rule,
     scale: float,
+    around: tuple[int, int] | None = None,
 ) -> torch.Tensor:
     """softmax(scale * q k^T) v over listed keys that the rule allows: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E) -> (B,H,Nq,E).
 
     lists_bL: numbers of key blocks for every one of `query_blocks`; a number that no key has stands for nothing, and
-    no block may be listed twice. On the CPU the scores exist by tiles, in float32 or wider, and are computed again in
-    the backward; elsewhere torch's fused kernel runs on gathered keys.
+    no block may be listed twice. around: where the rule looks at p - j alone and a list is the blocks around the own
+    one, how many before and after it. On the CPU the scores exist by tiles, in float32 or wider, and are computed again
+    in the backward; elsewhere torch's fused kernel runs on gathered keys.
     """
     k, v = zero_padding(k, v, key_mask)
     (batch, heads, query_len, width), (kv_heads, key_len) = q.shape, k.shape[1:3]
@@ -69,12 +72,20 @@ def attend_lists(
             return allowed_1brS
         return allowed_1brS & key_mask[:, j_bS.clamp(0, key_len - 1)][:, :, None]
 
-    problem = Problem(lists_bL, block, heads // kv_heads, allowed)
+    problem = Problem(lists_bL, block, heads // kv_heads, allowed, scale)
+    if around and key_mask is None:
+        back, after = around
+        run = range(max(0, back - start), min(blocks, key_len // block - start - after))
+        problem = problem._replace(run=run, first=start - back)
     on_cpu = q.device.type == "cpu"
     dtype = torch.promote_types(q.dtype, torch.float32) if on_cpu else q.dtype
-    q_BGgbrD = (F.pad(q, (0, 0, ahead, tail)).to(dtype) * scale).view(batch, kv_heads, -1, blocks, block, width)
+    q_BHPD, k_BGPD, v_BGPE = (
+        (F.pad(x, (0, 0, before, tail)) if before or tail else x).to(dtype)
+        for x, before in ((q, ahead), (k, 0), (v, 0))
+    )
+    q_BGgbrD = q_BHPD.reshape(batch, kv_heads, -1, blocks, block, width)
     q_XbRD = q_BGgbrD.transpose(2, 3).reshape(batch * kv_heads, blocks, -1, width)
-    k_XMD, v_XME = ((F.pad(x, (0, 0, 0, tail)) if tail else x).to(dtype).flatten(0, 1).contiguous() for x in (k, v))
+    k_XMD, v_XME = (x.flatten(0, 1).contiguous() for x in (k_BGPD, v_BGPE))
     out_XbRE = tiled(q_XbRD, k_XMD, v_XME, problem)[0] if on_cpu else fused(q_XbRD, k_XMD, v_XME, problem)
     out_BGbgrE = out_XbRE.view(batch, kv_heads, blocks, heads // kv_heads, block, -1)
     return out_BGbgrE.transpose(2, 3).reshape(batch, heads, blocks * block, -1).narrow(2, ahead, query_len).to(q.dtype)
@@ -106,14 +117,23 @@ class Problem(NamedTuple):
     """Who may see whom. lists_bL: a number that no block has stands for nothing. groups: R = groups * r.
 
     allowed: for some blocks of queries, bool (examples or 1, b, r, S), False at keys that do not exist. X rows belong
-    to as many examples, in order. totals: whether the sums of the softmax are wanted, for a merge.
+    to as many examples, in order. run: blocks of queries that all see the same neighbours, of which none has a gap: the
+    lists are first, first + 1, ... for block 0, and a block on for each block. totals: whether the sums of the softmax
+    are wanted, for a merge.
     """
 
     lists_bL: torch.Tensor
     block: int
     groups: int
     allowed: Callable[[slice], torch.Tensor]
+    scale: float = 1.0
+    run: range = range(0)
+    first: int = 0
     totals: bool = False
+
+    def in_run(self, blocks: slice) -> bool:
+        """Whether these blocks of queries belong to the run."""
+        return self.run.start <= blocks.start and blocks.stop <= self.run.stop
 
     def listed(self, blocks: slice, keys: torch.Tensor) -> torch.Tensor:
         """Numbers of key blocks that exist, (b * L,): 0 stands in for those that do not."""
@@ -121,17 +141,25 @@ class Problem(NamedTuple):
         return lists_l.where((lists_l >= 0) & (lists_l * self.block < keys.shape[1]), 0)
 
     def read(self, x_XMD: torch.Tensor, blocks: slice) -> torch.Tensor:
-        """The keys or values that some blocks of queries may see, (X, b, S, D)."""
-        rows, _, width = x_XMD.shape
+        """Keys or values that blocks of queries may see, (X, b, S, D); of a run a view that overlaps itself."""
+        (rows, _, width), step = x_XMD.shape, self.block * x_XMD.shape[2]
+        count, seen = blocks.stop - blocks.start, self.lists_bL.shape[1]
+        if self.in_run(blocks):
+            start = x_XMD.storage_offset() + (self.first + blocks.start) * step
+            return x_XMD.as_strided((rows, count, seen * self.block, width), (x_XMD.stride(0), step, width, 1), start)
         parts_XlsD = x_XMD.view(rows, -1, self.block, width).index_select(1, self.listed(blocks, x_XMD))
-        return parts_XlsD.view(rows, blocks.stop - blocks.start, -1, width)
+        return parts_XlsD.view(rows, count, -1, width)
 
     def add(self, total_XMD: torch.Tensor, blocks: slice, part_XbSD: torch.Tensor) -> None:
         """The transpose of `read`, in place: adds what belongs to some blocks of queries to the total of all keys."""
         rows, _, width = total_XMD.shape
-        index = self.listed(blocks, total_XMD)
-        parts_XlsD = part_XbSD.view(rows, len(index), self.block, width)
-        total_XMD.view(rows, -1, self.block, width).index_add_(1, index, parts_XlsD)
+        total_XmsD = total_XMD.view(rows, -1, self.block, width)
+        if self.in_run(blocks):
+            for place, part_XbsD in enumerate(part_XbSD.split(self.block, 2), self.first):
+                total_XmsD[:, place + blocks.start : place + blocks.stop] += part_XbsD
+        else:
+            index = self.listed(blocks, total_XMD)
+            total_XmsD.index_add_(1, index, part_XbSD.view(rows, len(index), self.block, width))
 
     def masks(self, blocks: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """(what counts, which queries see nothing), bool (B or 1, b, R, S) and (B or 1, b, R, 1).
@@ -142,18 +170,32 @@ class Problem(NamedTuple):
         blind_BbR1 = ~allowed_BbRS.any(-1, keepdim=True)
         return allowed_BbRS | blind_BbR1, blind_BbR1
 
-    def tiles(self, q_XbRD: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
-        """(rows of X, blocks, bias of the scores (b, R, S), which queries see nothing (b, R, 1))."""
+    def tiles(self, q_XbRD: torch.Tensor) -> Iterator[Tile]:
+        """All that there is to compute; in a tile of several rows are all blocks."""
         rows, blocks, queries, _ = q_XbRD.shape
-        size = queries * self.lists_bL.shape[1] * self.block
-        tile = TILE.get(q_XbRD.device.type, TILE_ELSEWHERE)
-        for at in _spans(0, blocks, tile // size):
-            counts_BbRS, blind_BbR1 = self.masks(at)
-            bias_BbRS = q_XbRD.new_zeros(()).where(counts_BbRS, -torch.inf)
+        tile = TILE.get(q_XbRD.device.type, TILE_ELSEWHERE) // (queries * self.lists_bL.shape[1] * self.block)
+        split = blocks > tile
+        cuts = [0, self.run.start, self.run.stop, blocks] if split and self.run else [0, blocks]
+        for at in (at for cut in itertools.pairwise(cuts) for at in _spans(*cut, tile)):
+            if not (self.in_run(at) and at.start > self.run.start):  # else as before
+                masks = self.masks(slice(at.start, at.start + 1) if self.in_run(at) else at)
+                bias_BbRS = q_XbRD.new_zeros(()).where(masks[0], -torch.inf)
             share = rows // len(bias_BbRS)  # rows that have one mask
-            for example, (bias, blind) in enumerate(zip(bias_BbRS, blind_BbR1, strict=True)):
-                for row in _spans(example * share, (example + 1) * share, tile // (size * len(bias))):
-                    yield row, at, bias, blind
+            for example, (bias, blind) in enumerate(zip(bias_BbRS, masks[1], strict=True)):
+                for row in _spans(example * share, (example + 1) * share, 1 if split else tile // blocks):
+                    yield Tile(row, at, bias, blind)
+
+
+class Tile(NamedTuple):
+    """Scores that exist together. rows of X, blocks of queries; b is 1 where all of them have the same mask.
+
+    bias of the scores (b, R, S), blind: which queries see nothing (b, R, 1).
+    """
+
+    rows: slice
+    blocks: slice
+    bias_bRS: torch.Tensor
+    blind_bR1: torch.Tensor
 
 
 def tiled(
@@ -178,10 +220,13 @@ class Tiles(torch.autograd.Function):
         """As `tiled` says."""
         out = q.new_empty(*q.shape[:3], v.shape[2])
         totals = q.new_empty(*q.shape[:3], 2 if problem.totals else 0)
-        for row, at, bias, blind in problem.tiles(q):
-            scores = _scores(q[row, at], problem.read(k[row], at), bias)
+        for tile in problem.tiles(q):
+            row, at, _, blind = tile
+            scores = _scores(q[row, at], problem.read(k[row], at), tile, problem.scale)
             weights = scores.softmax(-1)
-            out[row, at] = (weights @ problem.read(v[row], at)).masked_fill_(blind, 0)
+            _multiply(weights, problem.read(v[row], at), out[row, at])
+            if not problem.in_run(at):
+                out[row, at].masked_fill_(blind, 0)
             if problem.totals:
                 totals[row, at, :, :1] = scores.amax(-1, keepdim=True).masked_fill_(blind, -torch.inf)
                 totals[row, at, :, 1:] = weights.amax(-1, keepdim=True).log_().neg_()
@@ -195,18 +240,20 @@ class Tiles(torch.autograd.Function):
         """Of q, k and v."""
         q, k, v, out = ctx.saved_tensors
         problem: Problem = ctx.problem
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dq, dk, dv = q.new_empty(q.shape), torch.zeros_like(k), torch.zeros_like(v)
         mean_XbR1 = (grad * out).sum(-1, keepdim=True)
         if problem.totals:
             mean_XbR1 -= grad_totals[..., 1:]
-        for row, at, bias, blind in problem.tiles(q):
-            q_part, keys, seen = q[row, at], problem.read(k[row], at), grad[row, at].masked_fill(blind, 0)
-            weights = _scores(q_part, keys, bias).softmax(-1)
+        for tile in problem.tiles(q):
+            row, at, _, blind = tile
+            q_part, keys = q[row, at], problem.read(k[row], at)
+            seen = grad[row, at] if problem.in_run(at) else grad[row, at].masked_fill(blind, 0)
+            weights = _scores(q_part, keys, tile, problem.scale).softmax(-1)
             problem.add(dv[row], at, weights.mT @ seen)
             slope = (seen @ problem.read(v[row], at).mT).sub_(mean_XbR1[row, at]).mul_(weights)
-            dq[row, at] = slope @ keys
+            _multiply(slope, keys, dq[row, at])
             problem.add(dk[row], at, slope.mT @ q_part)
-        return dq, dk, dv, None
+        return dq.mul_(problem.scale), dk.mul_(problem.scale), dv, None
 
 
 def fused(q_XbRD: torch.Tensor, k_XMD: torch.Tensor, v_XME: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -214,12 +261,18 @@ def fused(q_XbRD: torch.Tensor, k_XMD: torch.Tensor, v_XME: torch.Tensor, proble
     every = slice(0, q_XbRD.shape[1])
     counts_BbRS, blind_BbR1 = (x.repeat_interleave(len(q_XbRD) // len(x), 0) for x in problem.masks(every))
     q, k, v = one_width(q_XbRD, problem.read(k_XMD, every), problem.read(v_XME, every))
-    out_XbRE = F.scaled_dot_product_attention(q, k, v, attn_mask=counts_BbRS, scale=1.0)
+    out_XbRE = F.scaled_dot_product_attention(q, k, v, attn_mask=counts_BbRS, scale=problem.scale)
     return out_XbRE[..., : v_XME.shape[2]].masked_fill(blind_BbR1, 0)
 
 
-def _scores(q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return (q @ keys.mT).add_(bias)
+def _scores(q: torch.Tensor, keys: torch.Tensor, tile: Tile, scale: float) -> torch.Tensor:
+    scores = q @ keys.mT
+    return torch.add(tile.bias_bRS, scores, alpha=scale, out=scores)
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """out = a @ b, each (X,b,.,.), straight into its place."""
+    torch.bmm(a.flatten(0, 1), b.flatten(0, 1), out=out.view(-1, *out.shape[2:]))
 
 
 def _spans(start: int, end: int, size: int) -> Iterator[slice]:
