@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,8 @@ def test_c01_c05_kill_minus_nine_loses_only_the_replicate_in_flight(tmp_path: Pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_is_done_and_a_second_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
-    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # a suite started with & would pass on that it ignores ^C
+    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard)
     wait_for(out / "replicates.jsonl", 5, process)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)

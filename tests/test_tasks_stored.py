@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -183,7 +184,10 @@ def test_pairs_keep_both_documents_and_their_own_splits(pairs: Path) -> None:
 
 def grey(pixels: np.ndarray) -> list[int]:
     """Luminance of one image of 3072 bytes, rounded down, a pixel at a time."""
-    return [math.floor(0.2989 * pixels[i] + 0.5870 * pixels[1024 + i] + 0.1140 * pixels[2048 + i]) for i in range(1024)]
+    weights = Fraction("0.2989"), Fraction("0.5870"), Fraction("0.1140")
+    return [
+        math.floor(sum(w * int(part) for w, part in zip(weights, pixels[i::1024], strict=True))) for i in range(1024)
+    ]
 
 
 @pytest.mark.parametrize(("task", "name"), [(IMAGE, "port"), (SEQUENCES, "cifar-10")], ids=["lra_image", "seq_image"])

@@ -18,7 +18,6 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bench.pairs import full_pattern
 from variants._masking import group_rows, nothing_seen, zero_padding
 
 # (..., D) -> (..., features), float32 or wider and differentiable; position by position, without parameters of its own.
@@ -149,16 +148,12 @@ class _Segment:
         self.rows = min(CHUNK, self.length)
         self.q_BGcRD = self._cut_queries(phi_q_BHLD)
         self.k_BGcMD, self.v_BGcMF = self._cut(phi_k_BGLD), self._cut(v_BGLF)
-        groups = phi_q_BHLD.shape[1] // self.kv_heads
-        self.future_RM = ~full_pattern(self.rows, self.rows, True, phi_q_BHLD.device).repeat(groups, 1)
-        own = self.k_BGcMD.mT @ self.v_BGcMF
         # Each chunk's own part is added after it was read: a total less that part would let the future round the past.
-        states = torch.cat([state_BGDF[:, :, None], own], 2).cumsum_(2)
-        self.before_BGcDF, self.after_BGDF = states[:, :, :-1], states[:, :, -1]
+        self.before_BGcDF, self.after_BGDF = _running(state_BGDF, self.k_BGcMD.mT @ self.v_BGcMF)
 
     def sums(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(sums (B,H,L,F) of the segment's queries, the state after it)."""
-        weights_BGcRM = (self.q_BGcRD @ self.k_BGcMD.mT).masked_fill_(self.future_RM, 0)
+        weights_BGcRM = self._past(self.q_BGcRD @ self.k_BGcMD.mT)
         sums_BGcRF = (self.q_BGcRD @ self.before_BGcDF).add_(weights_BGcRM @ self.v_BGcMF)
         return self._join_queries(sums_BGcRF), self.after_BGDF
 
@@ -167,19 +162,23 @@ class _Segment:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """(of phi(q), of phi(k), of v, what the queries from here on ask of earlier keys)."""
         dsums_BGcRF = self._cut_queries(dsums_BHLF)
-        weights_BGcRM = (self.q_BGcRD @ self.k_BGcMD.mT).masked_fill_(self.future_RM, 0)
-        dweights_BGcRM = (dsums_BGcRF @ self.v_BGcMF.mT).masked_fill_(self.future_RM, 0)
-        own = self.q_BGcRD.mT @ dsums_BGcRF
-        asked = torch.cat([asked_BGDF[:, :, None], own.flip(2)], 2).cumsum_(2)
-        later_BGcDF = asked[:, :, :-1].flip(2)
+        weights_BGcRM = self._past(self.q_BGcRD @ self.k_BGcMD.mT)
+        dweights_BGcRM = self._past(dsums_BGcRF @ self.v_BGcMF.mT)
+        later_BGcDF, asked_BGDF = _running(asked_BGDF, self.q_BGcRD.mT @ dsums_BGcRF, backwards=True)
         dphi_q = (dsums_BGcRF @ self.before_BGcDF.mT).add_(dweights_BGcRM @ self.k_BGcMD)
         dphi_k = (self.v_BGcMF @ later_BGcDF.mT).add_(dweights_BGcRM.mT @ self.q_BGcRD)
         dv_F = (self.k_BGcMD @ later_BGcDF).add_(weights_BGcRM.mT @ dsums_BGcRF)
-        return self._join_queries(dphi_q), self._join(dphi_k), self._join(dv_F), asked[:, :, -1]
+        return self._join_queries(dphi_q), self._join(dphi_k), self._join(dv_F), asked_BGDF
+
+    def _past(self, weights_BGcRM: torch.Tensor) -> torch.Tensor:
+        """The weights of own and earlier positions of the chunk, in place: 0 for later ones."""
+        weights_BGcRM.view(*weights_BGcRM.shape[:3], -1, self.rows, self.rows).tril_()
+        return weights_BGcRM
 
     def _cut(self, x_BGLD: torch.Tensor) -> torch.Tensor:
-        padded = F.pad(x_BGLD, (0, 0, 0, -self.length % self.rows))
-        return padded.view(*padded.shape[:2], -1, self.rows, padded.shape[3])
+        tail = -self.length % self.rows
+        padded = F.pad(x_BGLD, (0, 0, 0, tail)) if tail else x_BGLD
+        return padded.reshape(*padded.shape[:2], -1, self.rows, padded.shape[3])
 
     def _join(self, x_BGcMD: torch.Tensor) -> torch.Tensor:
         return x_BGcMD.flatten(2, 3)[:, :, : self.length]
@@ -194,6 +193,18 @@ class _Segment:
         batch, kv_heads, chunks, _, width = x_BGcRD.shape
         x_BGcgMD = x_BGcRD.view(batch, kv_heads, chunks, -1, self.rows, width)
         return self._join(x_BGcgMD.transpose(2, 3).flatten(1, 2))
+
+
+def _running(
+    start_BGDF: torch.Tensor, own_BGcDF: torch.Tensor, *, backwards: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(start plus the parts of all chunks before each one, with all parts); backwards: of all chunks after each one."""
+    before_BGcDF, total_BGDF = torch.empty_like(own_BGcDF), start_BGDF
+    chunks = range(own_BGcDF.shape[2])
+    for chunk in reversed(chunks) if backwards else chunks:
+        before_BGcDF[:, :, chunk] = total_BGDF
+        total_BGDF = total_BGDF + own_BGcDF[:, :, chunk]
+    return before_BGcDF, total_BGDF
 
 
 def _spans(x_BHND: torch.Tensor, state_BGDF: torch.Tensor) -> Iterator[slice]:

