@@ -15,7 +15,7 @@ import torch
 
 from bench.pairs import full_pattern
 from bench.variant import Shape
-from variants._lists import attend_lists, see_all
+from variants._lists import Seen, attend_lists, see_all
 
 Numbers = npt.NDArray[np.int64]
 
@@ -114,8 +114,7 @@ class Layout:
         """Softmax attention in this layout: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E), key_mask (B,Nk) -> (B,H,Nq,E)."""
         lists_bL = torch.from_numpy(self.lists(self.rows(q.shape[2], k.shape[2]))).to(q.device)
         around = None if self.first or self.draws_bR.size else (self.back, self.ahead)
-        block, rule = self.block, self._rule
-        out = attend_lists(q, k, v, key_mask, block=block, lists_bL=lists_bL, rule=rule, scale=scale, around=around)
+        out = attend_lists(q, k, v, key_mask, Seen(self.block, lists_bL, self._rule, around), scale=scale)
         return see_all(out, self.all_seeing(q.shape[2], k.shape[2]), q, k, v, key_mask, scale=scale)
 
     def _rule(self, p: torch.Tensor, j: torch.Tensor) -> torch.Tensor:

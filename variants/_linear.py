@@ -2,7 +2,8 @@
 
 sums = phi(q) . sum_j phi(k_j) [v_j, 1]; out = sums / its last column. It goes through the positions in segments that
 stay in the cache, within a segment in chunks: a query reads the state of all chunks before its own, and its own chunk's
-keys directly. Only q, k, v, the output and one state per segment are kept for the backward, which is linear in n.
+keys directly. Only q, k, v, the output and states are kept for the backward, which is linear in n: one
+of each chunk where that is no larger than its keys, else one of each segment.
 
 G key heads, g query heads on each, L positions of a segment, c chunks, R rows of a chunk (g times CHUNK), D features,
 E width of a value, F = E + 1.
@@ -90,23 +91,25 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: Problem) -> torch.Tensor:
-        """Keeps the state before each segment of queries, and the total weight of each query."""
+        """Keeps states that queries read, and the total weight of each query."""
         common = k.shape[2] - q.shape[2] if problem.causal else k.shape[2]
         state = problem.empty(k, v)
         for at in _spans(k[:, :, :common], state):
             state = state + problem.phi_k(k[:, :, at], at).mT @ _with_ones(v[:, :, at], state)
-        states, out = [state], q.new_empty(*q.shape[:3], v.shape[3])
+        states, out = [], q.new_empty(*q.shape[:3], v.shape[3])
         total = state.new_empty(*q.shape[:3], 1)
         for at in _spans(q, state):
             phi_q, keys = problem.features_q(q[:, :, at]), _later(at, common)
             if problem.causal:
-                segment = _Segment(phi_q, problem.phi_k(k[:, :, keys], keys), _with_ones(v[:, :, keys], state), state)
-                sums, state = segment.sums()
-                states.append(state)
+                segment = _Segment(phi_q, problem.phi_k(k[:, :, keys], keys), _with_ones(v[:, :, keys], state))
+                before_BGcDF, state = segment.states(state)
+                sums = segment.sums(before_BGcDF)
+                if any(ctx.needs_input_grad):
+                    states.append(segment.to_keep(before_BGcDF))
             else:
                 sums = _ask(phi_q, state)
             out[:, :, at], total[:, :, at] = _ratio(sums)
-        ctx.save_for_backward(q, k, v, out, total, *states)
+        ctx.save_for_backward(q, k, v, out, total, *states or [state])
         ctx.problem, ctx.common = problem, common
         return out
 
@@ -117,16 +120,16 @@ class _Attend(torch.autograd.Function):
         q, k, v, out, total, *states = ctx.saved_tensors
         problem: Problem = ctx.problem
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        asked = torch.zeros_like(states[0])  # sum of phi(q) dsums^T over the later queries
+        asked = problem.empty(k, v)  # sum of phi(q) dsums^T over the later queries
         for number, at in reversed(list(enumerate(_spans(q, asked)))):
             dsums = _ratio_gradient(grad[:, :, at], out[:, :, at], total[:, :, at])
             phi_q, pull_q = _differentiable(problem.features_q, q[:, :, at])
             keys = _later(at, ctx.common)
             if problem.causal:
                 phi_k, pull_k = _differentiable(partial(problem.phi_k, at=keys), k[:, :, keys])
-                segment = _Segment(phi_q, phi_k, _with_ones(v[:, :, keys], asked), states[number])
-                dphi_q, dphi_k, dv_F, asked = segment.gradients(dsums, asked)
-                dk[:, :, keys], dv[:, :, keys] = pull_k(dphi_k), dv_F[..., :-1]
+                segment = _Segment(phi_q, phi_k, _with_ones(v[:, :, keys], asked))
+                dphi_q, dphi_k, dv[:, :, keys], asked = segment.gradients(dsums, segment.kept(states[number]), asked)
+                dk[:, :, keys] = pull_k(dphi_k)
             else:
                 dphi_q = _ask(dsums, states[0].mT)
                 asked = asked + group_rows(phi_q, k.shape[1]).mT @ group_rows(dsums, k.shape[1])
@@ -139,36 +142,45 @@ class _Attend(torch.autograd.Function):
 
 
 class _Segment:
-    """Queries and keys at the same positions, cut into chunks; `state` is that of all keys before."""
+    """Queries and keys at the same positions, cut into chunks."""
 
-    def __init__(
-        self, phi_q_BHLD: torch.Tensor, phi_k_BGLD: torch.Tensor, v_BGLF: torch.Tensor, state_BGDF: torch.Tensor
-    ) -> None:
+    def __init__(self, phi_q_BHLD: torch.Tensor, phi_k_BGLD: torch.Tensor, v_BGLF: torch.Tensor) -> None:
         self.length, self.kv_heads = phi_k_BGLD.shape[2], phi_k_BGLD.shape[1]
         self.rows = min(CHUNK, self.length)
         self.q_BGcRD = self._cut_queries(phi_q_BHLD)
         self.k_BGcMD, self.v_BGcMF = self._cut(phi_k_BGLD), self._cut(v_BGLF)
-        # Each chunk's own part is added after it was read: a total less that part would let the future round the past.
-        self.before_BGcDF, self.after_BGDF = _running(state_BGDF, self.k_BGcMD.mT @ self.v_BGcMF)
 
-    def sums(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(sums (B,H,L,F) of the segment's queries, the state after it)."""
+    def states(self, state_BGDF: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(the state before each chunk, the state after all), from the one before the segment."""
+        # Each chunk's own part is added after it was read: a total less that part would let the future round the past.
+        return _running(state_BGDF, self.k_BGcMD.mT @ self.v_BGcMF)
+
+    def to_keep(self, before_BGcDF: torch.Tensor) -> torch.Tensor:
+        """What the backward gets: all of them, or the first where a state has more features than a chunk positions."""
+        return before_BGcDF if before_BGcDF.shape[3] <= CHUNK else before_BGcDF[:, :, :1].clone()
+
+    def kept(self, before_BGcDF: torch.Tensor) -> torch.Tensor:
+        """All the states again, from `to_keep`."""
+        whole = before_BGcDF.shape[2] == self.k_BGcMD.shape[2]
+        return before_BGcDF if whole else self.states(before_BGcDF[:, :, 0])[0]
+
+    def sums(self, before_BGcDF: torch.Tensor) -> torch.Tensor:
+        """Of the segment's queries, (B,H,L,F)."""
         weights_BGcRM = self._past(self.q_BGcRD @ self.k_BGcMD.mT)
-        sums_BGcRF = (self.q_BGcRD @ self.before_BGcDF).add_(weights_BGcRM @ self.v_BGcMF)
-        return self._join_queries(sums_BGcRF), self.after_BGDF
+        return self._join_queries((self.q_BGcRD @ before_BGcDF).add_(weights_BGcRM @ self.v_BGcMF))
 
     def gradients(
-        self, dsums_BHLF: torch.Tensor, asked_BGDF: torch.Tensor
+        self, dsums_BHLF: torch.Tensor, before_BGcDF: torch.Tensor, asked_BGDF: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(of phi(q), of phi(k), of v, what the queries from here on ask of earlier keys)."""
+        """(of phi(q), of phi(k), of v without its ones, what the queries from here on ask of earlier keys)."""
         dsums_BGcRF = self._cut_queries(dsums_BHLF)
         weights_BGcRM = self._past(self.q_BGcRD @ self.k_BGcMD.mT)
         dweights_BGcRM = self._past(dsums_BGcRF @ self.v_BGcMF.mT)
         later_BGcDF, asked_BGDF = _running(asked_BGDF, self.q_BGcRD.mT @ dsums_BGcRF, backwards=True)
-        dphi_q = (dsums_BGcRF @ self.before_BGcDF.mT).add_(dweights_BGcRM @ self.k_BGcMD)
+        dphi_q = (dsums_BGcRF @ before_BGcDF.mT).add_(dweights_BGcRM @ self.k_BGcMD)
         dphi_k = (self.v_BGcMF @ later_BGcDF.mT).add_(dweights_BGcRM.mT @ self.q_BGcRD)
-        dv_F = (self.k_BGcMD @ later_BGcDF).add_(weights_BGcRM.mT @ dsums_BGcRF)
-        return self._join_queries(dphi_q), self._join(dphi_k), self._join(dv_F), asked_BGDF
+        dv_BGcME = (self.k_BGcMD @ later_BGcDF[..., :-1]).add_(weights_BGcRM.mT @ dsums_BGcRF[..., :-1])
+        return self._join_queries(dphi_q), self._join(dphi_k), self._join(dv_BGcME), asked_BGDF
 
     def _past(self, weights_BGcRM: torch.Tensor) -> torch.Tensor:
         """The weights of own and earlier positions of the chunk, in place: 0 for later ones."""

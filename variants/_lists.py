@@ -37,29 +37,62 @@ def others(lists_bL: torch.Tensor, count: int) -> torch.Tensor:
     return first_bC.where((first_bC < lists_bL[:, :1]) | (first_bC > lists_bL[:, -1:]), -1)
 
 
+class Seen(NamedTuple):
+    """Which keys the queries may see: those of listed blocks that the rule allows; a query always its own.
+
+    lists_bL: numbers of key blocks for every one of `query_blocks`; a number that no key has stands for nothing, and no
+    block may be listed twice. around: where the rule looks at p - j alone and a list is the blocks around the own one,
+    how many before and after it.
+    """
+
+    block: int
+    lists_bL: torch.Tensor
+    rule: Rule
+    around: tuple[int, int] | None = None
+
+
 def attend_lists(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None, seen: Seen, *, scale: float
+) -> torch.Tensor:
+    """softmax(scale * q k^T) v over the keys that are seen: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E) -> (B,H,Nq,E).
+
+    On the CPU the scores exist by tiles, in float32 or wider, and are computed again in the backward; elsewhere torch's
+    fused kernel runs on gathered keys.
+    """
+    return _attend(q, k, v, key_mask, seen, scale, totals=False)[0].to(q.dtype)
+
+
+def part_of_lists(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None, seen: Seen, *, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by tiles, in float32 or wider, with what `join` needs: (B,H,Nq,E) and the totals (B,H,Nq,2)."""
+    return _attend(q, k, v, key_mask, seen, scale, totals=True)
+
+
+def join(one: torch.Tensor, other: torch.Tensor, totals_one: torch.Tensor, totals_other: torch.Tensor) -> torch.Tensor:
+    """One softmax over the keys of two parts, from their outputs (..., E) and totals (..., 2), see `tiled`.
+
+    0 where both see nothing.
+    """
+    highest, log_sum = (totals_other - totals_one).unbind(-1)
+    gap = (highest.detach().nan_to_num(0, torch.inf, -torch.inf) + log_sum)[..., None]
+    return torch.lerp(one, other, gap.sigmoid())
+
+
+def _attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     key_mask: torch.Tensor | None,
-    *,
-    block: int,
-    lists_bL: torch.Tensor,
-    rule: Rule,
+    seen: Seen,
     scale: float,
-    around: tuple[int, int] | None = None,
-) -> torch.Tensor:
-    """softmax(scale * q k^T) v over listed keys that the rule allows: (B,H,Nq,D), (B,G,Nk,D), (B,G,Nk,E) -> (B,H,Nq,E).
-
-    lists_bL: numbers of key blocks for every one of `query_blocks`; a number that no key has stands for nothing, and
-    no block may be listed twice. around: where the rule looks at p - j alone and a list is the blocks around the own
-    one, how many before and after it. On the CPU the scores exist by tiles, in float32 or wider, and are computed again
-    in the backward; elsewhere torch's fused kernel runs on gathered keys.
-    """
+    totals: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
     k, v = zero_padding(k, v, key_mask)
     (batch, heads, query_len, width), (kv_heads, key_len) = q.shape, k.shape[1:3]
     if 0 in (batch, query_len, key_len):
-        return nothing_seen(q, v.shape[3])
+        return nothing_seen(q, v.shape[3]), q.new_tensor((-torch.inf, 0)).expand(batch, heads, query_len, -1)
+    block, lists_bL, rule, around = seen
     start, ahead = divmod(key_len - query_len, block)
     blocks, tail = lists_bL.shape[0], -key_len % block
     p_br = torch.arange(start * block, (start + blocks) * block, device=q.device).view(blocks, block)
@@ -72,13 +105,14 @@ def attend_lists(
             return allowed_1brS
         return allowed_1brS & key_mask[:, j_bS.clamp(0, key_len - 1)][:, :, None]
 
-    problem = Problem(lists_bL, block, heads // kv_heads, allowed, scale)
+    blind = key_mask is not None or start < 0 or ahead > 0 or tail > 0  # a row beside the keys may see none
+    problem = Problem(lists_bL, block, heads // kv_heads, allowed, scale, totals=totals, blind=blind)
     if around and key_mask is None:
         back, after = around
         run = range(max(0, back - start), min(blocks, key_len // block - start - after))
         problem = problem._replace(run=run, first=start - back)
-    on_cpu = q.device.type == "cpu"
-    dtype = torch.promote_types(q.dtype, torch.float32) if on_cpu else q.dtype
+    by_tiles = totals or q.device.type == "cpu"
+    dtype = torch.promote_types(q.dtype, torch.float32) if by_tiles else q.dtype
     q_BHPD, k_BGPD, v_BGPE = (
         (F.pad(x, (0, 0, before, tail)) if before or tail else x).to(dtype)
         for x, before in ((q, ahead), (k, 0), (v, 0))
@@ -86,9 +120,16 @@ def attend_lists(
     q_BGgbrD = q_BHPD.reshape(batch, kv_heads, -1, blocks, block, width)
     q_XbRD = q_BGgbrD.transpose(2, 3).reshape(batch * kv_heads, blocks, -1, width)
     k_XMD, v_XME = (x.flatten(0, 1).contiguous() for x in (k_BGPD, v_BGPE))
-    out_XbRE = tiled(q_XbRD, k_XMD, v_XME, problem)[0] if on_cpu else fused(q_XbRD, k_XMD, v_XME, problem)
-    out_BGbgrE = out_XbRE.view(batch, kv_heads, blocks, heads // kv_heads, block, -1)
-    return out_BGbgrE.transpose(2, 3).reshape(batch, heads, blocks * block, -1).narrow(2, ahead, query_len).to(q.dtype)
+    if by_tiles:
+        out_XbRE, totals_XbR2 = tiled(q_XbRD, k_XMD, v_XME, problem)
+    else:
+        out_XbRE, totals_XbR2 = fused(q_XbRD, k_XMD, v_XME, problem), q_XbRD[..., :0]
+
+    def joined(x_XbRE: torch.Tensor) -> torch.Tensor:
+        x_BGbgrE = x_XbRE.view(batch, kv_heads, blocks, heads // kv_heads, block, x_XbRE.shape[3])
+        return x_BGbgrE.transpose(2, 3).reshape(batch, heads, blocks * block, -1).narrow(2, ahead, query_len)
+
+    return joined(out_XbRE), joined(totals_XbR2) if totals else totals_XbR2
 
 
 def see_all(
@@ -119,7 +160,7 @@ class Problem(NamedTuple):
     allowed: for some blocks of queries, bool (examples or 1, b, r, S), False at keys that do not exist. X rows belong
     to as many examples, in order. run: blocks of queries that all see the same neighbours, of which none has a gap: the
     lists are first, first + 1, ... for block 0, and a block on for each block. totals: whether the sums of the softmax
-    are wanted, for a merge.
+    are wanted, for a merge. blind: whether a query outside the run may see nothing.
     """
 
     lists_bL: torch.Tensor
@@ -130,6 +171,7 @@ class Problem(NamedTuple):
     run: range = range(0)
     first: int = 0
     totals: bool = False
+    blind: bool = True
 
     def in_run(self, blocks: slice) -> bool:
         """Whether these blocks of queries belong to the run."""
@@ -161,12 +203,14 @@ class Problem(NamedTuple):
             index = self.listed(blocks, total_XMD)
             total_XmsD.index_add_(1, index, part_XbSD.view(rows, len(index), self.block, width))
 
-    def masks(self, blocks: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """(what counts, which queries see nothing), bool (B or 1, b, R, S) and (B or 1, b, R, 1).
+    def masks(self, blocks: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(what counts, which queries see nothing), bool (B or 1, b, R, S) and (B or 1, b, R, 1) or None.
 
         A query that sees nothing counts all, so that its weights and gradients are finite; its output has to become 0.
         """
         allowed_BbRS = self.allowed(blocks).repeat(1, 1, self.groups, 1)
+        if self.in_run(blocks) or not self.blind:
+            return allowed_BbRS, None
         blind_BbR1 = ~allowed_BbRS.any(-1, keepdim=True)
         return allowed_BbRS | blind_BbR1, blind_BbR1
 
@@ -181,7 +225,8 @@ class Problem(NamedTuple):
                 masks = self.masks(slice(at.start, at.start + 1) if self.in_run(at) else at)
                 bias_BbRS = q_XbRD.new_zeros(()).where(masks[0], -torch.inf)
             share = rows // len(bias_BbRS)  # rows that have one mask
-            for example, (bias, blind) in enumerate(zip(bias_BbRS, masks[1], strict=True)):
+            for example, bias in enumerate(bias_BbRS):
+                blind = None if masks[1] is None else masks[1][example]
                 for row in _spans(example * share, (example + 1) * share, 1 if split else tile // blocks):
                     yield Tile(row, at, bias, blind)
 
@@ -189,13 +234,13 @@ class Problem(NamedTuple):
 class Tile(NamedTuple):
     """Scores that exist together. rows of X, blocks of queries; b is 1 where all of them have the same mask.
 
-    bias of the scores (b, R, S), blind: which queries see nothing (b, R, 1).
+    bias of the scores (b, R, S), blind: which queries see nothing (b, R, 1), None if none does.
     """
 
     rows: slice
     blocks: slice
     bias_bRS: torch.Tensor
-    blind_bR1: torch.Tensor
+    blind_bR1: torch.Tensor | None
 
 
 def tiled(
@@ -225,11 +270,12 @@ class Tiles(torch.autograd.Function):
             scores = _scores(q[row, at], problem.read(k[row], at), tile, problem.scale)
             weights = scores.softmax(-1)
             _multiply(weights, problem.read(v[row], at), out[row, at])
-            if not problem.in_run(at):
-                out[row, at].masked_fill_(blind, 0)
             if problem.totals:
-                totals[row, at, :, :1] = scores.amax(-1, keepdim=True).masked_fill_(blind, -torch.inf)
+                totals[row, at, :, :1] = scores.amax(-1, keepdim=True)
                 totals[row, at, :, 1:] = weights.amax(-1, keepdim=True).log_().neg_()
+            if blind is not None:
+                out[row, at].masked_fill_(blind, 0)
+                totals[row, at, :, :1].masked_fill_(blind, -torch.inf)
         ctx.save_for_backward(q, k, v, out)
         ctx.problem = problem
         return out, totals
@@ -247,7 +293,7 @@ class Tiles(torch.autograd.Function):
         for tile in problem.tiles(q):
             row, at, _, blind = tile
             q_part, keys = q[row, at], problem.read(k[row], at)
-            seen = grad[row, at] if problem.in_run(at) else grad[row, at].masked_fill(blind, 0)
+            seen = grad[row, at] if blind is None else grad[row, at].masked_fill(blind, 0)
             weights = _scores(q_part, keys, tile, problem.scale).softmax(-1)
             problem.add(dv[row], at, weights.mT @ seen)
             slope = (seen @ problem.read(v[row], at).mT).sub_(mean_XbR1[row, at]).mul_(weights)
@@ -259,10 +305,13 @@ class Tiles(torch.autograd.Function):
 def fused(q_XbRD: torch.Tensor, k_XMD: torch.Tensor, v_XME: torch.Tensor, problem: Problem) -> torch.Tensor:
     """The same, (X,b,R,E), by torch's kernel: L copies of the keys."""
     every = slice(0, q_XbRD.shape[1])
-    counts_BbRS, blind_BbR1 = (x.repeat_interleave(len(q_XbRD) // len(x), 0) for x in problem.masks(every))
+    counts_BbRS, blind_BbR1 = problem.masks(every)
+    share = len(q_XbRD) // len(counts_BbRS)
     q, k, v = one_width(q_XbRD, problem.read(k_XMD, every), problem.read(v_XME, every))
-    out_XbRE = F.scaled_dot_product_attention(q, k, v, attn_mask=counts_BbRS, scale=problem.scale)
-    return out_XbRE[..., : v_XME.shape[2]].masked_fill(blind_BbR1, 0)
+    counts_XbRS = counts_BbRS.repeat_interleave(share, 0)
+    out_XbRE = F.scaled_dot_product_attention(q, k, v, attn_mask=counts_XbRS, scale=problem.scale)
+    out_XbRE = out_XbRE[..., : v_XME.shape[2]]
+    return out_XbRE if blind_BbR1 is None else out_XbRE.masked_fill(blind_BbR1.repeat_interleave(share, 0), 0)
 
 
 def _scores(q: torch.Tensor, keys: torch.Tensor, tile: Tile, scale: float) -> torch.Tensor:

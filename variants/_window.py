@@ -6,7 +6,7 @@ import torch
 
 from bench.pairs import near
 from bench.variant import check_key_mask
-from variants._lists import attend_lists, others, query_blocks
+from variants._lists import Seen, attend_lists, others, query_blocks
 
 BLOCK = 32  # queries of a block: of 16, 32 and 64 the fastest or nearly so for windows of 32 to 512, forward and train
 
@@ -30,6 +30,12 @@ def attend_window(
     unseen = 0 if tokens else max(0, k.shape[2] - q.shape[2] - window + 1)
     k, v = k[:, :, unseen:], v[:, :, unseen:]
     key_mask = None if key_mask is None else key_mask[:, unseen:]
+    seen = seen_in_window(q, k, window=window, causal=causal, tokens=tokens)
+    return attend_lists(q, k, v, key_mask, seen, scale=scale)
+
+
+def seen_in_window(q: torch.Tensor, k: torch.Tensor, *, window: int, causal: bool, tokens: int = 0) -> Seen:
+    """The keys in a sliding window around every query, and the first ones."""
     block = max(1, min(BLOCK, q.shape[2]))
     back = -(-(min(window, max(q.shape[2], k.shape[2], 1)) - 1) // block)
     around = back, 0 if causal else back
@@ -42,5 +48,4 @@ def attend_window(
         allowed = near(p - j, window, causal)
         return allowed | ((j < tokens) & ((j <= p) | (not causal))) if tokens else allowed
 
-    known = None if tokens else around
-    return attend_lists(q, k, v, key_mask, block=block, lists_bL=lists_bL, rule=rule, scale=scale, around=known)
+    return Seen(block, lists_bL, rule, None if tokens else around)

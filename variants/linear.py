@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -66,13 +67,16 @@ class Linear(nn.Module):
         return weights_BHNM @ v / total_BHN1.masked_fill(total_BHN1 == 0, 1)
 
 
+LOG2_E = math.log2(math.e)  # exp(x) as 2^(x log2 e): torch's exp takes 3 times as long on processors of AMD
+
+
 class Features(torch.autograd.Function):
     """elu(x) + 1 as exp(min(x, 0)) + max(x, 0): near -8 the sum elu(x) + 1 would cancel. Keeps its output only."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         """Elementwise."""
-        phi = x.clamp(max=0).exp_().add_(x.clamp(min=0))
+        phi = x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
         ctx.save_for_backward(phi)
         return phi
 

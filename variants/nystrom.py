@@ -49,8 +49,8 @@ class Nystrom(nn.Module):
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
         q, k, v = q.to(wide), k.to(wide), v.to(wide)
         stretch_BLN, used_BL = self._stretches(q, key_mask)
-        padding = 0 if key_mask is None else q.masked_fill(key_mask[:, None, :, None], 0)
-        near_q_BHLD, near_k_BGLD = stretch_BLN @ (q - padding), stretch_BLN @ k
+        q_real = q if key_mask is None else q.masked_fill(~key_mask[:, None, :, None], 0)
+        near_q_BHLD, near_k_BGLD = (stretch_means(x, stretch_BLN, alike=key_mask is None) for x in (q_real, k))
         near_k_BHLD = near_k_BGLD.repeat_interleave(q.shape[1] // k.shape[1], 1)
         pair_B1LL = used_BL[:, None, :, None] & used_BL[:, None, None, :]
         weights, _ = masked_softmax(near_q_BHLD * self.shape.scale @ near_k_BHLD.mT, pair_B1LL)
@@ -79,6 +79,14 @@ class Nystrom(nn.Module):
         member_BLN = (of_BN[:, None] == number_L[:, None]) & real_BN[:, None]
         share_BLN = member_BLN.to(q.dtype) / member_BLN.sum(2, keepdim=True).clamp(min=1)
         return share_BLN[:, None], (number_L < landmarks_B1).expand(q.shape[0], -1)
+
+
+def stretch_means(x_BHND: torch.Tensor, share_BLN: torch.Tensor, *, alike: bool) -> torch.Tensor:
+    """Means of the stretches, (B,H,L,D), by the share of each position. alike: the same for all, with no padding."""
+    count = share_BLN.shape[2]
+    if alike and not x_BHND.shape[2] % count:
+        return x_BHND.view(*x_BHND.shape[:2], count, -1, x_BHND.shape[3]).mean(3)
+    return share_BLN @ x_BHND
 
 
 def pseudo_inverse(a_BHLL: torch.Tensor, iterations: int) -> torch.Tensor:

@@ -8,12 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.pairs import distances, fixed_pairs, full_pattern, strided_pairs, window_pattern
+from bench.pairs import distances, fixed_pairs, full_pattern, strided_pairs
 from bench.variant import Ge, Shape, variant
-from variants._masking import masked_softmax, nothing_seen, zero_padding
+from variants._lists import Problem, Seen, join, part_of_lists, query_blocks, tiled
+from variants._masking import nothing_seen, zero_padding
+from variants._window import seen_in_window
 
 
-@variant(kind="exact", paper="Child et al. 2019, arXiv 1904.10509, section 4.2", time="n^1.5", memory="n^1.5")
+@variant(kind="exact", paper="Child et al. 2019, arXiv 1904.10509, section 4.2", time="n^1.5", memory="n")
 class Sparse(nn.Module):
     """Sparse attention, strided or fixed: near keys and a regular sample of far ones.
 
@@ -24,7 +26,7 @@ class Sparse(nn.Module):
     - fixed: j in the block of p (j // l == p // l), or j one of the last c positions of any block (j mod l >= l - c).
 
     Without causality the same holds on both sides (an extension: the paper is causal). stride: about sqrt(n) gives the
-    paper's cost; memory is n * (l + n / l), for fixed n * (l + c * n / l). scale: None is head_dim ** -0.5.
+    paper's cost. Near and far keys are computed apart, and their softmax is joined. scale: None is head_dim ** -0.5.
     """
 
     def __init__(
@@ -52,67 +54,70 @@ class Sparse(nn.Module):
     ) -> torch.Tensor:
         """(B,H,Nq,D), (B,Hkv,Nk,D), (B,Hkv,Nk,Dv), key_mask (B,Nk) -> (B,H,Nq,Dv)."""
         k, v = zero_padding(k, v, key_mask)
-        (batch, heads, query_len, _), (kv_heads, key_len) = q.shape, k.shape[1:3]
-        if 0 in (batch, query_len, key_len):
+        if 0 in (q.shape[0], q.shape[2], k.shape[2]):
             return nothing_seen(q, v.shape[3])
-        # Queries in blocks of absolute positions: `ahead` empty places come before the first one.
-        start, ahead = divmod(key_len - query_len, self.stride)
-        q_BHPD = F.pad(q * self.scale, (0, 0, ahead, -key_len % self.stride))
-        q_BGgbrD = q_BHPD.view(batch, kv_heads, heads // kv_heads, -1, self.stride, q.shape[3])
-        blocks = q_BGgbrD.shape[3]
-        real_B1M1 = q.new_ones(1, 1, key_len, 1, dtype=torch.bool) if key_mask is None else key_mask[:, None, :, None]
-        k_BGbsD, v_BGbsE, real_B1bs1 = (self._near(x, start, blocks) for x in (k, v, real_B1M1))
-        k_BGrfD, v_BGrfE, real_B1rf1 = (self._far(x) for x in (k, v, real_B1M1))
+        near, near_totals = part_of_lists(q, k, v, key_mask, self._near(q, k), scale=self.scale)
+        far, far_totals = self._far(q, k, v, key_mask)
+        return join(near, far, near_totals, far_totals).to(q.dtype)
 
-        near_BGgbrs = torch.einsum("BGgbrD,BGbsD->BGgbrs", q_BGgbrD, k_BGbsD)
-        far_BGgbrf = torch.einsum("BGgbrD,BGrfD->BGgbrf", q_BGgbrD, k_BGrfD)
-        near_B11brs = real_B1bs1.mT[:, :, None] & self._near_pattern(q.device)
-        far_B11brf = real_B1rf1[:, :, None, None, ..., 0] & self._far_pattern(start, blocks, key_len, q.device)
-        weights, seen_B11br1 = masked_softmax(
-            torch.cat([near_BGgbrs, far_BGgbrf], -1),
-            torch.cat([near_B11brs, far_B11brf.expand(-1, -1, -1, -1, self.stride, -1)], -1),
+    def _near(self, q: torch.Tensor, k: torch.Tensor) -> Seen:
+        """The keys around every query, itself included."""
+        causal = self.shape.causal
+        if not self.fixed:
+            return seen_in_window(q, k, window=self.stride, causal=causal)
+        own_b1 = query_blocks(q.shape[2], k.shape[2], self.stride, q.device)[:, None]
+        return Seen(self.stride, own_b1, lambda p, j: j <= p if causal else j == j, (0, 0))
+
+    def _far(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the keys of other blocks give, (B,H,Nq,E), and its totals (B,H,Nq,2), see `join`.
+
+        Queries and keys are cut into blocks of absolute positions. Strided: those at the same place of their block are
+        a problem of their own. Fixed: a block of queries sees the summaries of all blocks.
+        """
+        wide = torch.promote_types(q.dtype, torch.float32)
+        (batch, heads, query_len, width), (kv_heads, key_len) = q.shape, k.shape[1:3]
+        (start, ahead), tail = divmod(key_len - query_len, self.stride), -key_len % self.stride
+        cut = batch, kv_heads, -1, self.stride
+        k_BGmrD, v_BGmrE = (F.pad(x.to(wide), (0, 0, 0, tail)).view(*cut, x.shape[3]) for x in (k, v))
+        q_BGgbrD = F.pad(q.to(wide), (0, 0, ahead, tail)).view(batch, kv_heads, heads // kv_heads, *cut[2:], width)
+        groups, blocks = q_BGgbrD.shape[2:4]
+        real_BM = q.new_ones(1, key_len, dtype=torch.bool) if key_mask is None else key_mask
+        real_Bmr = F.pad(real_BM, (0, tail)).view(len(real_BM), -1, self.stride)
+        allowed_bm = self._other_blocks(start, blocks, k_BGmrD.shape[2], q.device)
+        if self.fixed:
+            at = self.stride - self.summary
+            q_XbRD = q_BGgbrD.transpose(2, 3).reshape(batch * kv_heads, blocks, -1, width)
+            k_XMD, v_XME = (x[:, :, :, at:].reshape(batch * kv_heads, -1, x.shape[4]) for x in (k_BGmrD, v_BGmrE))
+            seen_BbM = allowed_bm.repeat_interleave(self.summary, 1) & real_Bmr[:, None, :, at:].flatten(2)
+            allowed_EbrM = seen_BbM[:, :, None].expand(-1, -1, self.stride, -1)
+        else:
+            q_XbRD = q_BGgbrD.permute(0, 4, 1, 2, 3, 5).reshape(batch * self.stride * kv_heads, 1, -1, width)
+            k_XMD, v_XME = (x.permute(0, 3, 1, 2, 4).reshape(len(q_XbRD), -1, x.shape[4]) for x in (k_BGmrD, v_BGmrE))
+            alike = key_mask is None and (self.shape.causal or not tail)  # causal, nothing comes after the last block
+            real_Em = real_Bmr[:, :, 0] if alike else real_Bmr.mT.expand(batch, -1, -1).flatten(0, 1)
+            allowed_EbrM = (allowed_bm & real_Em[:, None])[:, None]
+        lists_b1 = torch.zeros(q_XbRD.shape[1], 1, dtype=torch.int64, device=q.device)
+        problem = Problem(
+            lists_b1, k_XMD.shape[1], groups, lambda some: allowed_EbrM[:, some], scale=self.scale, totals=True
         )
-        near_BGgbrs, far_BGgbrf = torch.split(weights, [near_BGgbrs.shape[-1], far_BGgbrf.shape[-1]], -1)
-        out_BGgbrE = torch.einsum("BGgbrs,BGbsE->BGgbrE", near_BGgbrs, v_BGbsE)
-        out_BGgbrE = out_BGgbrE + torch.einsum("BGgbrf,BGrfE->BGgbrE", far_BGgbrf, v_BGrfE)
-        out_BHPE = out_BGgbrE.masked_fill(~seen_B11br1, 0).reshape(batch, heads, blocks * self.stride, -1)
-        return out_BHPE.narrow(2, ahead, query_len)
 
-    def _near(self, x_BGMD: torch.Tensor, start: int, blocks: int) -> torch.Tensor:
-        """For every block of queries the keys around it, (B, G, blocks, span, D): a view of a padded copy."""
-        back, after = self._reach()
-        edges = (0, 0, back - start * self.stride, (start + blocks) * self.stride + after - x_BGMD.shape[2])
-        return F.pad(x_BGMD, edges).unfold(2, back + self.stride + after, self.stride).mT
+        def joined(x_XbRE: torch.Tensor) -> torch.Tensor:
+            if self.fixed:
+                x_BGgbrE = x_XbRE.view(batch, kv_heads, blocks, groups, self.stride, -1).transpose(2, 3)
+            else:
+                x_BGgbrE = x_XbRE.view(batch, self.stride, kv_heads, groups, blocks, -1).permute(0, 2, 3, 4, 1, 5)
+            return x_BGgbrE.reshape(batch, heads, blocks * self.stride, -1).narrow(2, ahead, query_len)
 
-    def _far(self, x_BGMD: torch.Tensor) -> torch.Tensor:
-        """Keys by place in their block, (B, G, stride, blocks, D); fixed: the summaries, the same for all places."""
-        batch, heads, length, width = x_BGMD.shape
-        x_BGPD = F.pad(x_BGMD, (0, 0, 0, -length % self.stride))
-        x_BGbrD = x_BGPD.view(batch, heads, -(-length // self.stride), self.stride, width)
-        if self.fixed:
-            return x_BGbrD[:, :, :, self.stride - self.summary :].flatten(2, 3)[:, :, None]
-        return x_BGbrD.transpose(2, 3)
+        out_XbRE, totals_XbR2 = tiled(q_XbRD, k_XMD, v_XME, problem)
+        return joined(out_XbRE), joined(totals_XbR2)
 
-    def _reach(self) -> tuple[int, int]:
-        """How far the near keys of a block go beyond it, to the past and to the future."""
-        back = 0 if self.fixed else self.stride
-        return back, 0 if self.shape.causal else back
-
-    def _near_pattern(self, device: torch.device) -> torch.Tensor:
-        """(stride, span): which of the keys around its block a query may see."""
-        if self.fixed:
-            return full_pattern(self.stride, self.stride, self.shape.causal, device)
-        back, after = self._reach()
-        # After the block's own rows come `after` more positions: they are keys only.
-        keys = self.stride + after
-        return window_pattern(keys, back + keys, self.stride, self.shape.causal, device)[: self.stride]
-
-    def _far_pattern(self, start: int, blocks: int, key_len: int, device: torch.device) -> torch.Tensor:
-        """(blocks, 1, far keys): those of earlier (causal) or other blocks; the own block is near."""
+    def _other_blocks(self, start: int, blocks: int, key_blocks: int, device: torch.device) -> torch.Tensor:
+        """Which blocks of keys are far from which blocks of queries, (b, m): earlier (causal) or other ones."""
         own_b1 = torch.arange(start, start + blocks, device=device)[:, None]
-        count = -(-key_len // self.stride) * self.summary
-        of_f = torch.arange(count, device=device) // self.summary
-        return (of_f < own_b1 if self.shape.causal else of_f != own_b1)[:, None]
+        other_m = torch.arange(key_blocks, device=device)
+        return other_m < own_b1 if self.shape.causal else other_m != own_b1
 
     def pattern(self, query_len: int, key_len: int, device: torch.device | str = "cpu") -> torch.Tensor:
         """Allowed pairs, bool (Nq, Nk), the same for every head."""
