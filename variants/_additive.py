@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-TILE = 2**18  # elements of tanh(q + k) at a time: 1 MiB of float32 stays in the cache
+TILE = 2**18  # elements of sigmoid(q + k) at a time: 1 MiB of float32 stays in the cache
 
 
 class Problem(NamedTuple):
@@ -54,7 +54,10 @@ class Problem(NamedTuple):
 
 
 class AdditiveAttention(torch.autograd.Function):
-    """softmax_j(u . tanh(q_i + k_j)) v_j; keeps the log-sum-exp of each query and computes the scores again backward.
+    """softmax_j(u . sigmoid(q_i + k_j)) v_j; keeps the log-sum-exp of each query, computes the scores again backward.
+
+    With tanh(x) = 2 sigmoid(2 x) - 1 this is softmax_j(u/2 . tanh(q_i/2 + k_j/2)) v_j: what is the same for all keys
+    falls out of the softmax. torch's tanh takes three to six times as long.
 
     q (R,N,D), k (S,M,D), v (S,M,E) and u (R,D), all of the dtype that sums are kept in.
     """
@@ -69,8 +72,8 @@ class AdditiveAttention(torch.autograd.Function):
             row_R = torch.arange(rows.start, rows.stop, device=q.device)
             scores_RNM = q.new_empty(rows.stop - rows.start, queries.stop - queries.start, seen)
             for keys in _spans(seen, problem.side()):
-                tanh_RNMD = _tanh(q[rows, queries], k[row_R // problem.groups, keys])
-                scores_RNM[:, :, keys] = _project(tanh_RNMD, u[rows])
+                gate_RNMD = _sigmoid(q[rows, queries], k[row_R // problem.groups, keys])
+                scores_RNM[:, :, keys] = _project(gate_RNMD, u[rows])
             forbidden = problem.forbidden(row_R, queries, slice(0, seen))
             if forbidden is not None:
                 scores_RNM.masked_fill_(forbidden, -torch.inf)
@@ -95,15 +98,15 @@ class AdditiveAttention(torch.autograd.Function):
             row_R = torch.arange(rows.start, rows.stop, device=q.device)
             shared_R, grad_RNE = row_R // problem.groups, grad[rows, queries]
             for keys in _spans(seen, problem.side()):
-                tanh_RNMD = _tanh(q[rows, queries], k[shared_R, keys])
-                weights_RNM = (_project(tanh_RNMD, u[rows]) - lse[rows, queries, None]).exp_()
+                gate_RNMD = _sigmoid(q[rows, queries], k[shared_R, keys])
+                weights_RNM = (_project(gate_RNMD, u[rows]) - lse[rows, queries, None]).exp_()
                 forbidden = problem.forbidden(row_R, queries, keys)
                 if forbidden is not None:
                     weights_RNM.masked_fill_(forbidden, 0)
                 dv[:, keys].index_add_(0, shared_R, weights_RNM.mT @ grad_RNE)
                 dscores_RNM = (grad_RNE @ v[shared_R, keys].mT - mean_RN[rows, queries, None]).mul_(weights_RNM)
-                du[rows] += (dscores_RNM.flatten(1)[:, None] @ tanh_RNMD.flatten(1, 2))[:, 0]
-                slope_RNMD = tanh_RNMD.square_().neg_().add_(1).mul_(dscores_RNM[..., None])
+                du[rows] += (dscores_RNM.flatten(1)[:, None] @ gate_RNMD.flatten(1, 2))[:, 0]
+                slope_RNMD = gate_RNMD.addcmul_(gate_RNMD, gate_RNMD, value=-1).mul_(dscores_RNM[..., None])
                 dq[rows, queries] += slope_RNMD.sum(2).mul_(u[rows, None])
                 dk[:, keys].index_add_(0, shared_R, slope_RNMD.sum(1).mul_(u[rows, None]))
         return dq, dk, dv, du, None
@@ -113,9 +116,9 @@ def _spans(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-def _tanh(q_RND: torch.Tensor, k_RMD: torch.Tensor) -> torch.Tensor:
-    return (q_RND[:, :, None] + k_RMD[:, None]).tanh_()
+def _sigmoid(q_RND: torch.Tensor, k_RMD: torch.Tensor) -> torch.Tensor:
+    return (q_RND[:, :, None] + k_RMD[:, None]).sigmoid_()
 
 
-def _project(tanh_RNMD: torch.Tensor, u_RD: torch.Tensor) -> torch.Tensor:
-    return (tanh_RNMD.flatten(1, 2) @ u_RD[..., None]).view(tanh_RNMD.shape[:3])
+def _project(gate_RNMD: torch.Tensor, u_RD: torch.Tensor) -> torch.Tensor:
+    return (gate_RNMD.flatten(1, 2) @ u_RD[..., None]).view(gate_RNMD.shape[:3])
