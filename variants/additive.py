@@ -35,8 +35,8 @@ class Additive(nn.Module):
             return nothing_seen(q, v.shape[3])
         problem = Problem(heads, heads // kv_heads, query_len, key_len, width, self.shape.causal, key_mask)
         sums = torch.promote_types(q.dtype, torch.float32)
-        q_RND, k_SMD, v_SME, u_RD = (x.to(sums).flatten(0, 1) for x in (q, k, v, self.u_HD.expand(batch, -1, -1)))
-        out_RNE: torch.Tensor = AdditiveAttention.apply(2 * q_RND, 2 * k_SMD, v_SME, 2 * u_RD, problem)  # type: ignore[no-untyped-call]
+        rows = (x.to(sums).flatten(0, 1) for x in (q, k, v, self.u_HD.expand(batch, -1, -1)))
+        out_RNE: torch.Tensor = AdditiveAttention.apply(*rows, problem)  # type: ignore[no-untyped-call]
         return out_RNE.view(batch, heads, query_len, -1).to(q.dtype)
 
     def reference(
