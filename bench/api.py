@@ -22,7 +22,7 @@ def run(
     rerun_failed: bool = False,
     **axes: Any,
 ) -> pd.DataFrame:
-    """Run a sweep and return its rows, one line a cell, nested fields as dotted columns (`time.median_s`).
+    """Run a sweep and return its rows as `read_results` does: one line a cell, plain columns (`time.median_s`).
 
     sweep: a preset, a path to a sweep.toml, or a `Sweep`. axes: of a preset or file, replaced (`pass_` for `pass`).
     out: folder of the run, by default that of the command line, so that the same sweep resumes. fresh: measure all

@@ -268,12 +268,42 @@ def read_run(folder: Path) -> tuple[list[Row], list[str]]:
 
 
 def read_results(folders: Path | str | Iterable[Path | str]) -> pd.DataFrame:
-    """Tidy DataFrame of one or more runs: one line a cell, nested fields flattened with dots (`time.median_s`)."""
+    """Tidy DataFrame of one or more runs: one line a cell, plain columns, units in the names (`time.median_s`).
+
+    What is nested gets dotted names (`knobs.window`, `error.output`, `accuracy.by_gap.1-8`), words of a list stand in
+    one text (`flags`), any other list is JSON text (`time.samples_s`). A figure that is not there is NaN.
+    """
     import pandas as pd
 
     folders = [folders] if isinstance(folders, Path | str) else folders
     rows = [row for folder in folders for row in read_run(Path(folder))[0]]
-    return pd.DataFrame([flatten(row) for row in rows])
+    frame = pd.DataFrame([dict(_plain_columns(flatten(row))) for row in rows])
+    numbers = [name for name in _number_names() if name in frame]
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in numbers})
+
+
+def _plain_columns(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, number, text or None) of each value, however deep it is nested."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _plain_columns(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and all(isinstance(item, Gap) for item in value):
+            yield from ((f"{prefix}{name}.{gap.label}", gap.value) for gap in value)
+        elif isinstance(value, list):
+            words = all(isinstance(item, str) for item in value)
+            yield prefix + name, "; ".join(value) if words else strict_json(value)
+        else:
+            yield prefix + name, value
+
+
+def _number_names() -> Iterator[str]:
+    """Columns that hold numbers by the schema, also where no row has one."""
+    numeric = (int, float, int | None, float | None)
+    for name, field in Row.model_fields.items():
+        inside = NESTED[name].model_fields.items() if name in NESTED else ()
+        yield from (f"{name}.{inner}" for inner, part in inside if part.annotation in numeric)
+        if field.annotation in numeric:
+            yield field.alias or name
 
 
 def flatten(row: Row) -> dict[str, Any]:

@@ -289,10 +289,12 @@ def test_the_row_of_the_source_that_was_run_last_counts(tmp_path: Path) -> None:
 
 
 def test_flags_are_marked_and_explained(tmp_path: Path) -> None:
-    section = document(tmp_path, cost("full", flags=["overhead-bound", "odd"]), cost("x")).sections[0]
+    flags = ["overhead-bound", "odd", "throttled: power cap"]
+    section = document(tmp_path, cost("full", flags=flags), cost("x")).sections[0]
     assert [cells[0].flagged for _, cells in section.tables[0].rows] == [True, False]
     assert section.notes[0].startswith("† overhead-bound (the call lasts less than 10 times an empty call")
     assert section.notes[1] == "† odd: full at 512."
+    assert section.notes[2].startswith("† throttled: power cap (the driver held the clocks of the GPU back")
 
 
 def test_measured_error_stands_beside_the_time(tmp_path: Path) -> None:

@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 
 from bench.errors import UserError
-from bench.results import ROWS, Row, Time, append_line, flatten, parse_row, read_results, read_run, strict_json
+from bench.results import (
+    ROWS,
+    Accuracy,
+    Gap,
+    Memory,
+    Row,
+    Time,
+    append_line,
+    flatten,
+    parse_row,
+    read_results,
+    read_run,
+    strict_json,
+)
 
 
 def row(**changes: Any) -> Row:
@@ -88,3 +101,34 @@ def test_flat_columns_exist_whatever_the_row_has(tmp_path: Path) -> None:
     frame = read_results([tmp_path])
     assert frame["time.median_s"].tolist()[0] == 0.5
     assert frame["time.median_s"].isna().tolist() == [False, True]
+
+
+def test_the_table_of_results_is_plain(tmp_path: Path) -> None:
+    """Numbers are numbers and nothing is nested, so that any tool takes the table as it is."""
+    timed = row(
+        key="a", knobs={"window": 64, "mode": "fixed"}, flags=["drifting", "busy machine"], kernels=[],
+        time=Time(median_s=0.5, samples_s=[[0.5, 0.25]]), memory=Memory(reasons={"peak": "no counter"}),
+        error={"output": 0.125, "top1, spread 2": None}, environment={"gpu_state": {"driver": "1"}, "cores": 2},
+    )  # fmt: skip
+    gaps = [Gap(label="1-8", value=0.75, count=4), Gap(label="9-16")]
+    trained = row(
+        key="b",
+        accuracy=Accuracy(
+            metric="accuracy", higher_is_better=True, value=0.5, by_gap=gaps, trials=[{"learning_rate": 0.1}]
+        ),
+    )
+    append_line(tmp_path / ROWS, timed.to_line() + trained.to_line())
+    frame = read_results(tmp_path)
+    assert not {type(value) for name in frame for value in frame[name]} & {dict, list, Gap}
+    first, second = frame.to_dict("records")
+    assert first["knobs.window"] == 64
+    assert first["flags"] == "drifting; busy machine"
+    assert first["kernels"] == ""
+    assert first["time.samples_s"] == "[[0.5, 0.25]]"
+    assert first["memory.reasons.peak"] == "no counter"
+    assert first["environment.gpu_state.driver"] == "1"
+    assert second["accuracy.by_gap.1-8"] == 0.75
+    assert second["accuracy.trials"] == '[{"learning_rate": 0.1}]'
+    numbers = ["time.median_s", "time.device_s", "memory.peak_bytes", "accuracy.value", "error.output", "flops"]
+    assert {str(frame[name].dtype) for name in numbers} == {"float64"}  # also where no row has one
+    assert frame[numbers].mean().to_dict()["time.median_s"] == 0.5

@@ -25,6 +25,7 @@ FLAGS = {
     "warm-up not stable": "the warm-up ended at its cap before its two halves agreed within 5 %",
     "replicates disagree": "the interval spans more than a factor of 4: measure it again on a quiet machine",
     "busy machine": "other processes kept more than 5 % of all processors busy while it was measured",
+    "throttled": "the driver held the clocks of the GPU back for the cause named, in most replicates",
 }
 
 
@@ -122,7 +123,8 @@ def flag_notes(cells: Cells) -> list[str]:
                 found.setdefault(clean(flag), {}).setdefault(label, []).append(where + column_name(column))
     notes = []
     for flag, cells_of in found.items():
-        meaning = f" ({FLAGS[flag]})" if flag in FLAGS else ""
+        kind = flag.partition(":")[0]  # `throttled: power cap` names its cause
+        meaning = f" ({FLAGS[kind]})" if kind in FLAGS else ""
         places = "; ".join(f"{label} at {join(columns)}" for label, columns in cells_of.items())
         notes.append(f"† {flag}{meaning}: {places}.")
     return notes
