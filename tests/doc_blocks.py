@@ -2,9 +2,9 @@
 
 What a test cannot afford is replaced by rules that stand here and nowhere else:
 
-- `python -m bench run` is run with `--dry-run` as it is written, which validates every axis. With `--out`, because
-  later commands of the page read that folder, it is then measured too, on the axes of SMALL, and without trainings
-  but those of a task that the page itself adds.
+- `python -m bench run` is run with `--dry-run` as it is written, which validates every axis. Where the page names the
+  folder of its `--out` again, or adds a task of its own, it is then measured too: on the axes of SMALL, and without
+  trainings but those of that task.
 - NOT_RUN names commands that are too long for a test, with what shows that they work.
 - SMALL_PYTHON replaces the axes of a sweep in Python.
 - The folders in RUNS are there from the start: pages speak of them as of a run that was made before.
@@ -16,6 +16,7 @@ What a test cannot afford is replaced by rules that stand here and nowhere else:
 from __future__ import annotations
 
 import configparser
+import importlib
 import os
 import re
 import shlex
@@ -91,10 +92,11 @@ def prose(page: Path) -> str:
 
 @dataclass
 class Reader:
-    """Someone who follows one page in `folder`. apart: with a checkout and processes of its own."""
+    """Someone who follows one page in `folder`. apart: with a checkout and processes of its own. text: of the page."""
 
     folder: Path
     apart: bool
+    text: str
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
 
     def follow(self, block: Block) -> None:
@@ -137,6 +139,7 @@ class Reader:
             case ["pip", "install", target] if (self.folder / target / "pyproject.toml").is_file():
                 plain = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(self.site)]
                 self._process(["python", "-m", "pip", "install", target], *plain)
+                importlib.invalidate_caches()
             case ["pip", "install", *rest]:
                 check_pip(rest)
             case ["tox", *rest]:
@@ -151,7 +154,8 @@ class Reader:
 
     def _run(self, words: Sequence[str]) -> None:
         self._bench("run", *(word for word in words if word != "--dry-run"), "--dry-run")
-        if "--out" in words and "--dry-run" not in words:
+        named = "--out" in words and self.text.count(words[words.index("--out") + 1]) > 1
+        if "--dry-run" not in words and (named or self.apart):
             self._bench("run", *self._small(words))
 
     def _small(self, words: Sequence[str]) -> list[str]:

@@ -31,7 +31,8 @@ def name_of(page: Path) -> str:
 @pytest.fixture
 def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """A reader of the page, with the runs that pages speak of."""
-    apart = any((block.file or "").startswith("bench/") for block in blocks(request.getfixturevalue("page")))
+    page = request.getfixturevalue("page")
+    apart = any((block.file or "").startswith("bench/") for block in blocks(page))
     if apart:
         checkout(tmp_path)
     for name in RUNS:
@@ -39,7 +40,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "site")
     matplotlib.use("Agg")
-    return Reader(tmp_path, apart)
+    return Reader(tmp_path, apart, page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
