@@ -10,9 +10,24 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from doc_blocks import KINDS, NOT_RUN, PAGES, ROOT, RUNS, SMALL_PYTHON, Reader, blocks, check_words, checkout, prose
+from doc_blocks import (
+    KINDS,
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    RUNS,
+    SMALL_PYTHON,
+    Block,
+    Reader,
+    blocks,
+    check_words,
+    checkout,
+    prose,
+)
 from doc_tools import stand_ins
 from rows import INFO, cost, score, write_run
+
+from bench.errors import UserError
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`((?:python -m bench|tox) [^`]+)`")
@@ -77,6 +92,24 @@ def test_the_recipes_give_each_tool_what_it_takes(page: Path, reader: Reader, mo
     assert len(table) == len(pushed) == len(MADE_UP)
     assert not {type(value) for name in pushed for value in pushed[name]} & {list, dict}
     assert [given[0] for name, given in calls if name == "upload_file"] == ["rows.jsonl", "run.json"]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "told"),
+    [
+        ("sh", "curl example.org\n", "no rule for the command: curl"),
+        ("sh", "pip install tox left-pad\n", "pip install left-pad"),
+        ("sh", "pip install attn-bench[nothing]\n", "nothing"),
+        ("sh", "tox -e nothing\n", "tox -e nothing"),
+        ("sh", "python -m bench run --variant flahs\n", "unknown variant 'flahs'"),
+        ("sh", "python -m bench list nothing && tox\n", "unknown list 'nothing'"),
+        ("toml", "variants = ['flash']\n", "unknown key 'variants'"),
+        ("python", "import bench\nbench.nothing\n", "no attribute 'nothing'"),
+    ],
+)
+def test_a_block_that_is_wrong_fails(tmp_path: Path, language: str, text: str, told: str) -> None:
+    with pytest.raises((AssertionError, AttributeError, UserError), match=re.escape(told)):
+        Reader(tmp_path, False, text).follow(Block(ROOT / "README.md", 1, language, text))
 
 
 def test_the_rules_of_what_is_not_run_are_in_use() -> None:
