@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench import registry, tasks
+from bench import kept, registry, tasks
 from bench.errors import UserError, unknown
-from bench.sweep import FIDELITY, TASK, Knobs, Sweep, TaskOptions, digest_of, listed, merged
+from bench.sweep import FIDELITY, RECORDED, TASK, Knobs, Sweep, TaskOptions, digest_of, listed, merged
 
 NOISE_FLOOR = "full"  # as a control it gets a second seed: what a seed alone changes
 
@@ -121,7 +121,7 @@ def _measured(
     source_hash: Callable[[str, tuple[str, ...]], str],
 ) -> Iterator[Cell]:
     axes = itertools.product(
-        [w for w in sweep.workload if not w.startswith(TASK) and w != FIDELITY],
+        [w for w in sweep.workload if not w.startswith((TASK, FIDELITY))],
         resolve_devices(sweep, devices),
         sweep.dtype,
         sweep.causal,
@@ -155,19 +155,32 @@ def _compared(
     source_hash: Callable[[str, tuple[str, ...]], str],
 ) -> Iterator[Cell]:
     """The cells of workload `fidelity`, controls included: one example, as many key heads as heads."""
-    axes = itertools.product(
-        resolve_devices(sweep, devices), sweep.dtype, sweep.causal, sweep.heads, sweep.head_dim, sweep.seq_len
-    )
+    drawn = itertools.product(sweep.causal, sweep.heads, sweep.head_dim, sweep.seq_len)
+    inputs = [
+        {"workload": FIDELITY, "causal": causal, "heads": heads, "head_dim": width, "value_dim": width, "seq_len": n}
+        for causal, heads, width, n in (drawn if FIDELITY in sweep.workload else ())
+    ]
+    inputs += [_recorded(workload) for workload in sweep.workload if workload.startswith(RECORDED)]
     everyone = [*names, *(name for name in sweep.controls if name not in names)]
-    for device, dtype, causal, heads, head_dim, n in axes if FIDELITY in sweep.workload else ():
+    for device, dtype, given in itertools.product(resolve_devices(sweep, devices), sweep.dtype, inputs):
         for entry, knobs in _variants(everyone, known, sweep.knobs):
             yield Cell(
-                variant=entry.name, knobs=knobs, workload=FIDELITY, batch=1, heads=heads, kv_heads=heads,
-                head_dim=head_dim, value_dim=head_dim, seq_len=n, key_len=n, causal=causal, dtype=dtype,
-                device=device, threads=(sweep.threads or [threads])[0], seed=sweep.seeds[0], environment=environment,
-                source_hash=source_hash(entry.name, registry.MEASURING), source=entry.source(),
-                control=entry.name not in names,
+                variant=entry.name, knobs=knobs, batch=1, kv_heads=given["heads"], key_len=given["seq_len"], **given,
+                dtype=dtype, device=device, threads=(sweep.threads or [threads])[0], seed=sweep.seeds[0],
+                environment=environment, source_hash=source_hash(entry.name, registry.MEASURING),
+                source=entry.source(), control=entry.name not in names,
             )  # fmt: skip
+
+
+def _recorded(workload: str) -> dict[str, Any]:
+    """What a kept model says of the cells that take its q, k and v."""
+    path = Path(workload.removeprefix(RECORDED)).absolute()
+    of, file_hash = kept.read_about(path), tasks.fingerprint(str(path))
+    return {
+        "workload": f"{RECORDED}{of.task}-{of.preset}-{of.variant}-{file_hash[:6]}", "file": str(path),
+        "file_hash": file_hash, "causal": of.causal, "heads": of.heads, "head_dim": of.head_dim,
+        "value_dim": of.value_dim, "seq_len": of.length,
+    }  # fmt: skip
 
 
 def _trained(

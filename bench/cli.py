@@ -251,19 +251,25 @@ def list_(what: Annotated[str, typer.Argument(help="variants, tasks, presets or 
 
 
 @app.command(
-    help="Draw which key each query of a variant sees.\n\n"
-    "Example: python -m bench show local --set local.window=4 --length 16"
+    help="Draw which key each query of a variant sees, or with --learned the weights it gives the keys that a trained "
+    "model gave it.\n\n"
+    "Example: python -m bench show local --set local.window=4 --length 16\n\n"
+    "Example: python -m bench show flash --learned results/mine/model-1a2b.npz --out weights.svg"
 )
 def show(
     variant: Annotated[str, typer.Argument(help="Name or .py file of a variant.")],
     length: Annotated[int, typer.Option(help="Positions.")] = 24,
     causal: Annotated[bool | None, typer.Option("--causal/--bidirectional", help="Hide the future or not.")] = None,
     set_: Annotated[Many, typer.Option("--set", help="A knob: VARIANT.KNOB=VALUE.")] = None,
+    learned: Annotated[str | None, typer.Option(help="A model-*.npz that a run with task:NAME kept.")] = None,
     out: Annotated[str | None, typer.Option(help="An .svg or .png file (default: the screen).")] = None,
 ) -> None:
     from bench.commands import show as job
 
-    raise typer.Exit(job.show(variant, length=length, causal=causal, settings=_settings(set_), out=out))
+    settings = _settings(set_)
+    if learned is not None:
+        raise typer.Exit(job.show_learned(variant, model=learned, settings=settings, out=out))
+    raise typer.Exit(job.show(variant, length=length, causal=causal, settings=settings, out=out))
 
 
 @app.command(

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bench import kept
 from bench.errors import UserError
 from bench.results import ROWS, Row, append_line, read_lines, read_run, strict_json
 
@@ -120,8 +121,8 @@ class Journal:
         return handle
 
     def _set_aside(self) -> None:
-        """Keep the files of an earlier run under numbered names, but no checkpoints; --fresh starts with none."""
-        for path in self.folder.glob(f"{CHECKPOINT}*"):
+        """Keep the files of an earlier run under numbered names, but no checkpoints and models."""
+        for path in (*self.folder.glob(f"{CHECKPOINT}*"), *self.folder.glob(f"{kept.PREFIX}*{kept.SUFFIX}")):
             path.unlink()
         for name in (ROWS, REPLICATES):
             path = self.folder / name

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench import machine, rows
+from bench import kept, machine, rows
 from bench.cells import Cell
 from bench.journal import Journal
 from bench.launch import Job, Launcher
@@ -14,6 +14,7 @@ from bench.prepare import Prepared
 from bench.progress import Progress
 from bench.results import FAILED, Row
 from bench.stats import interval, relative_width
+from bench.sweep import FIDELITY
 
 SAMPLE_SHARE = 24  # a replicate samples for this part of its cell's budget,
 SAMPLE_MAX_S = 1.0  # at most this long
@@ -289,12 +290,15 @@ class Runner:
 
     def _start_once(self, cell: Cell, slot: int) -> Job:
         request = {
-            "function": "train" if cell.task else cell.workload,
+            "function": FIDELITY,
             "cell": rows.cell_data(cell),
-            "checkpoint": str(self._journal.checkpoint(cell.key)),
             "memory_limit": self._limit(cell),
             "processor": slot,
         }
+        if cell.task is not None:
+            name = kept.file_name(cell.task, cell.variant, cell.seed, cell.key)
+            kept_as, checkpoint = self._journal.folder.absolute() / name, self._journal.checkpoint(cell.key)
+            request |= {"function": "train", "checkpoint": str(checkpoint), "model": str(kept_as)}
         return self._launcher.start(request, timeout_s=self._sweep.timeout)
 
     def _refuse_once(self, cell: Cell) -> bool:

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from bench import tasks
+from bench import kept, tasks
 from bench.errors import UserError, unknown
 
 PRESETS = Path(__file__).parent / "sweeps"
 TASK = "task:"
 FIDELITY = "fidelity"
+RECORDED = "fidelity:"  # and the file of a kept model
 LIMITS = {"rounds", "max_rounds", "precision", "budget", "timeout", "memory_limit"}  # when to stop, not what to measure
 
 
@@ -89,8 +90,11 @@ class Sweep(Strict):
         for workload in value:
             if workload.startswith(TASK):
                 tasks.find(workload.removeprefix(TASK))
+            elif workload.startswith(RECORDED):
+                kept.read_about(Path(workload.removeprefix(RECORDED)))
             elif workload not in ("attention", "block", "model", FIDELITY):
-                raise unknown("workload", workload, ["attention", "block", "model", FIDELITY, "task:NAME"])
+                valid = ["attention", "block", "model", FIDELITY, f"{RECORDED}MODEL", "task:NAME"]
+                raise unknown("workload", workload, valid)
         return value
 
     @model_validator(mode="after")

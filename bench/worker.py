@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -250,10 +251,15 @@ def _limits(request: dict[str, Any]) -> dict[str, Any]:
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
     from bench import tasks
+    from bench.measure import recorded
     from bench.measure.training import train
 
     cell = Cell.model_validate(request["cell"])
     assert cell.task is not None and cell.preset is not None
+    of = {
+        **cell.model_dump(include={"variant", "knobs", "task", "preset", "file", "causal", "seed"}),
+        "source": cell.source,
+    }
     machine.set_process_state(cell.threads, cell.seed)
     cls, task = _load(cell), tasks.find(cell.task)
     padded = task.presets[cell.preset].padded
@@ -269,21 +275,28 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
         make_attention, task, cell.preset,
         causal=cell.causal, seed=cell.seed, device=cell.device, text=cell.file,
         cpu_s=cell.trial_cpu_s, checkpoint=Path(request["checkpoint"]),
+        keep=partial(recorded.keep, Path(request["model"]), of),
     )  # fmt: skip
     return {"accuracy": accuracy.model_dump()}
 
 
 def _fidelity(request: dict[str, Any]) -> dict[str, Any]:
-    from bench.measure.fidelity import measure
+    from bench.measure.fidelity import SPREADS, draw, measure
+    from bench.measure.recorded import record
     from bench.measure.workload import shape_of
 
     cell = Cell.model_validate(request["cell"])
     assert cell.seq_len is not None
     machine.set_process_state(cell.threads, cell.seed)
     cls, shape = _load(cell), shape_of(cell)
+    given = {f"spread {spread:g}": draw(shape, cell.seq_len, spread, cell.seed) for spread in SPREADS}
+    if cell.file is not None:
+        recording = record(Path(cell.file))
+        shape = recording.shape
+        given = {f"layer {number}": inputs for number, inputs in enumerate(recording.layers, 1)}
     errors = measure(
-        lambda more: cls(shape, **{**cell.knobs, **more}), shape, cell.seq_len,
-        seed=cell.seed, seeded="seed" in cell.knobs, dtype=cell.dtype, device=cell.device,
+        given, lambda more: cls(shape, **{**cell.knobs, **more}), shape,
+        seeded="seed" in cell.knobs, dtype=cell.dtype, device=cell.device,
     )  # fmt: skip
     return {"error": errors}
 
@@ -294,6 +307,16 @@ def _seen(request: dict[str, Any]) -> dict[str, Any]:
 
     shape = Shape(2, 16, max_len=request["length"], causal=request["causal"])
     return {"rows": seen(registry.load(request["source"])(shape, **request["knobs"]), shape, request["length"])}
+
+
+def _learned(request: dict[str, Any]) -> dict[str, Any]:
+    """The weights that a variant gives the q and k of a kept model, by layer, head, query and key."""
+    from bench.measure.recorded import learned_weights, record
+
+    machine.set_process_state(machine.default_threads(), 0)
+    recording = record(Path(request["model"]))
+    cls = None if recording.about.variant == request["variant"] else registry.load(request["source"])
+    return {"weights": [layer.tolist() for layer in learned_weights(recording, cls, request["knobs"])]}
 
 
 FUNCTIONS = {
@@ -308,6 +331,7 @@ FUNCTIONS = {
     "train": _train,
     "fidelity": _fidelity,
     "seen": _seen,
+    "learned weights": _learned,
 }
 PRELOAD = [  # what a worker would import first thing, so that starting one costs a fork
     "torch",

@@ -105,6 +105,33 @@ def test_c25_means_are_over_lengths_that_all_share(tmp_path: Path) -> None:
     assert texts(speed_up, "half")[2:4] == ["not run", "not run"]
 
 
+def test_b46_causal_over_bidirectional_beside_that_of_the_flops(tmp_path: Path) -> None:
+    def both(name: str, n: int, ms: float, flops: int, **changes: Any) -> list[Row]:
+        wide = Time(median_s=0.01, replicates=2, stop="budget", samples_s=[[0.0099], [0.0101]])
+        seconds = [[ms / 1e3 * 0.99], [ms / 1e3 * 1.01]]
+        narrow = Time(median_s=ms / 1e3, replicates=2, stop="budget", samples_s=seconds)
+        return [
+            cost(name, n, causal=False, flops=1000, time=wide),
+            cost(name, n, causal=True, **({"flops": flops, "time": narrow} | changes)),
+        ]
+
+    rows = [*both("skips", 512, 5.5, 501), *both("masks", 512, 10, 501), *both("masks", 1024, 10, 501, status="oom")]
+    found = document(tmp_path, *rows)
+    assert [section.cells.group.causal for section in found.sections] == [False, True]
+    assert not [table for table in found.sections[0].tables if table.kind == "directions"]
+    ratios = table(found, "directions", 1)
+    half = 0.55 * (1.01 / 0.99), 0.55 * (0.99 / 1.01)  # the extremes; the interval of two replicates is wider
+    shown = cell(ratios, "skips", "512")
+    assert re.fullmatch(r"0\.55× \[.* to .*\] \(0\.50\)", shown.text)
+    assert shown.estimate is not None
+    assert shown.estimate.low is not None
+    assert shown.estimate.high is not None
+    assert shown.estimate.low < half[1] < 0.55 < half[0] < shown.estimate.high
+    assert cell(ratios, "masks", "512").text.startswith("1.00×")
+    assert cell(ratios, "masks", "1024").text == "oom"
+    assert cell(ratios, "skips", "1024").text == "not run"
+
+
 def test_a_ratio_needs_the_baseline_at_that_length(tmp_path: Path) -> None:
     rows = [cost("full", 512), cost("full", 1024, status="oom"), cost("x", 512), cost("x", 1024)]
     speed_up = table(document(tmp_path, *rows), "speedup")

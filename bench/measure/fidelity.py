@@ -18,7 +18,7 @@ from torch import nn
 
 from bench.model.init import derived
 from bench.pairs import full_pattern
-from bench.variant import Shape, admit
+from bench.variant import Claims, Shape, admit
 
 SPREADS = (0.5, 1.0, 2.0)  # standard deviations of q and k: from nearly even rows to rows of a few keys
 DRAWS = 5  # over which a variant with a `seed` is averaged
@@ -118,10 +118,14 @@ def _errors(module: Any, inputs: Inputs, right: Exact, shape: Shape, dtype: str,
         "gradient": max(map(_relative, gradients, right.gradients)),
         "top1": None, "missing_mass": None, "row_kl": None,
     }  # fmt: skip
-    has_weights = module.claims.normalised or module.claims.kind == "approximate"
-    if has_weights and inputs.q.shape[2] <= ROWS_LONGEST:
+    if has_weights(module.claims) and inputs.q.shape[2] <= ROWS_LONGEST:
         errors |= _row_errors(module, inputs, shape, kind, device)
     return errors
+
+
+def has_weights(claims: Claims) -> bool:
+    """Whether the output of a variant is a weighted sum of the values."""
+    return claims.normalised or claims.kind == "approximate"
 
 
 def _relative(found: torch.Tensor, right: torch.Tensor) -> float:
@@ -135,7 +139,7 @@ def _over(difference: torch.Tensor, distance: torch.Tensor) -> float | None:
 
 def _row_errors(module: Any, inputs: Inputs, shape: Shape, dtype: torch.dtype, device: str) -> Errors:
     """From the weights, recovered by values that are columns of the unit matrix."""
-    weights_HNM = _recovered(module, inputs, dtype, device)
+    weights_HNM = recovered(module, inputs, dtype, device)
     hits = missing = divergence = 0.0
     for rows, right_HRM, _ in _weights(inputs, shape.causal, shape.scale):
         found = weights_HNM[:, rows]
@@ -151,8 +155,8 @@ def _row_errors(module: Any, inputs: Inputs, shape: Shape, dtype: torch.dtype, d
     }
 
 
-def _recovered(module: Any, inputs: Inputs, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """(H, N, N) in float64."""
+def recovered(module: Any, inputs: Inputs, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """The weights (H, N, N) in float64 of a variant that has any."""
     length, width = inputs.v.shape[2:]
     q, k, x = (part.to(device, dtype) for part in (inputs.q, inputs.k, inputs.x))
     extra = {"x": x} if module.claims.needs_x else {}
@@ -179,12 +183,12 @@ def _weights(inputs: Inputs, causal: bool, scale: float) -> Iterator[tuple[slice
         yield rows, scores.masked_fill(~allowed_RM, -torch.inf).softmax(-1), allowed_RM
 
 
-def measure(make: Make, shape: Shape, length: int, *, seed: int, seeded: bool, dtype: str, device: str) -> Errors:
-    """`compare` on normal inputs of each spread: {"output, spread 0.5": ..., ...}; raises Unsupported."""
-    module = make({})
-    admit(module, shape, dtype=dtype, device=device, query_len=length, key_len=length)
+def measure(given: Mapping[str, Inputs], make: Make, shape: Shape, *, seeded: bool, dtype: str, device: str) -> Errors:
+    """`compare` on named inputs of one shape: {"output, NAME": ..., ...}; raises Unsupported."""
+    length = next(iter(given.values())).q.shape[2]
+    admit(make({}), shape, dtype=dtype, device=device, query_len=length, key_len=length)
     found: Errors = {}
-    for spread in SPREADS:
-        errors = compare(make, draw(shape, length, spread, seed), shape, seeded=seeded, dtype=dtype, device=device)
-        found |= {f"{name}, spread {spread:g}": value for name, value in errors.items()}
+    for name, inputs in given.items():
+        errors = compare(make, inputs, shape, seeded=seeded, dtype=dtype, device=device)
+        found |= {f"{metric}, {name}": value for metric, value in errors.items()}
     return found

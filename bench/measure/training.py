@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from bench.measure.scoring import by_bin, interval, score, whole
-from bench.measure.trials import Diverged, Training, best_of
+from bench.measure.trials import Diverged, Training, Weights, best_of
 from bench.model.block import MakeAttention, Mixing, count_params
 from bench.model.init import seeded
 from bench.model.of_task import block_config, build
 from bench.results import Accuracy
-from bench.tasks import Preset, Task
+from bench.tasks import Data, Preset, Task
 
 SAME = 0.01  # share of the parameters by which the model around two variants may differ
 
@@ -37,12 +37,14 @@ def train(
     learning_rates: Sequence[float] | None = None,
     cpu_s: float | None = None,
     checkpoint: Path | None = None,
+    keep: Callable[[Preset, Data, Weights], None] | None = None,
 ) -> Accuracy:
     """Train the model of a task with the attention inside, and score it.
 
     preset: of the task, or its name. text: replaces the text of a task that reads one. learning_rates: default those
     of the preset. cpu_s: seconds of processor time a trial, in place of the preset's steps. checkpoint: a file of this
-    very training, from which it goes on if it exists; the caller removes it. The number of threads is the caller's.
+    very training, from which it goes on if it exists; the caller removes it. keep: gets
+    the preset, the data and the best weights. The number of threads is the caller's.
     Raises `Diverged` when no learning rate gave a finite loss, and what `Task.open` and the variant raise.
     """
     preset = task.presets[preset] if isinstance(preset, str) else preset
@@ -64,6 +66,8 @@ def train(
         last = score(model, data.held_out("test"), seed)
         model.load_state_dict(best.weights)
         scores = score(model, data.held_out("test"), seed)
+    if keep is not None:
+        keep(preset, data, best.weights)
     low, high = interval(scores, task.metric)
     fastest = min(
         (trial for trial in trials if trial.steps_to_99 is not None), key=lambda t: t.steps_to_99 or 0, default=None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bench.report.accuracy import metric_name, metric_of, results_of, score, scores, seeds_of, write_chance, write_score
 from bench.report.costs import MEMORY, TIME, Quantity, best_at, figures_at
 from bench.report.digits import Estimate
-from bench.report.fidelity import error_at, is_fidelity, middle_spread, written
+from bench.report.fidelity import error_at, is_fidelity, middle_inputs, written
 from bench.report.groups import Cells, where
 from bench.report.scaling import overtakes, rival
 from bench.report.tables import column_name, leaders
@@ -24,6 +24,7 @@ Sentence = list[str]
 MOST_NAMES = 4
 MOST_SENTENCES = 16
 EXACT = 1e-3  # an error below is rounding
+CONTROLS = {"none": "without attention", "mean": "mean of the values"}
 
 
 def short_answer(groups: Sequence[Cells]) -> list[Sentence]:
@@ -107,11 +108,11 @@ def _crossovers(cells: Cells, place: str) -> list[Sentence]:
 
 def _errors(cells: Cells, place: str) -> list[Sentence]:
     """Which of the variants that are not exact come nearest to exact attention, at the longest length."""
-    spread = middle_spread(cells)
-    if spread is None:
+    inputs = middle_inputs(cells)
+    if inputs is None:
         return []
     column = max(cells.columns, key=lambda column: column or 0)
-    errors = error_at(cells, column, spread)
+    errors = error_at(cells, column, inputs)
     inexact = sorted((found.value, label) for label, found in errors.items() if found.value >= EXACT)
     if not inexact:
         return []
@@ -145,7 +146,7 @@ def _accuracy(cells: Cells, place: str) -> Sentence:
     for label in sorted(cells.controls):
         control = score(results_of(cells, label))
         if control is not None:
-            beside.append(f"without attention {shown(control)}")
+            beside.append(f"{CONTROLS.get(cells.variant(label), label)} {shown(control)}")
     if seeds_of(cells) == 1:
         beside.append("one seed")
     return [*parts, f"; {'; '.join(beside)}." if beside else "."]

@@ -13,6 +13,7 @@ from bench.report.answer import Sentence, short_answer
 from bench.report.beside import beside_tables
 from bench.report.costs import cost_tables
 from bench.report.decision import decision_tables
+from bench.report.directions import bidirectional, directions_table
 from bench.report.fidelity import fidelity_section, is_fidelity
 from bench.report.groups import Cells, group_cells
 from bench.report.scaling import crossover_table, growth_table
@@ -99,22 +100,24 @@ def read_document(folders: Path | str | Iterable[Path | str]) -> Document:
     """Read one or more run folders into a report; UserError when one has no rows file."""
     sources = read_sources(folders)
     groups = group_cells(sources)
-    sections = [_section(cells) for cells in groups]
+    by_group = {cells.group: cells for cells in groups}
+    sections = [_section(cells, by_group.get(bidirectional(cells.group))) for cells in groups]
     title = "Attention benchmark: " + ", ".join(source.run for source in sources)
     return Document(
         title, short_answer(groups), decision_tables(groups), trades(groups), sections, list(map(_provenance, sources))
     )
 
 
-def _section(cells: Cells) -> Section:
+def _section(cells: Cells, other: Cells | None) -> Section:
     if cells.group.is_task:
         return accuracy_section(cells)
-    return fidelity_section(cells) if is_fidelity(cells) else _cost_section(cells)
+    return fidelity_section(cells) if is_fidelity(cells) else _cost_section(cells, other)
 
 
-def _cost_section(cells: Cells) -> Section:
-    """The tables of one group of timed cells, and why figures are missing."""
-    tables = [*cost_tables(cells), *(table for table in (growth_table(cells), crossover_table(cells)) if table)]
+def _cost_section(cells: Cells, other: Cells | None) -> Section:
+    """The tables of one group of timed cells, and why figures are missing. other: the same, bidirectional."""
+    more = growth_table(cells), crossover_table(cells), directions_table(cells, other)
+    tables = [*cost_tables(cells), *(table for table in more if table)]
     return Section(cells, tuple(tables), tuple(reasons(cells)), (*flag_notes(cells), *cells.notes))
 
 

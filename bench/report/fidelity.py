@@ -13,9 +13,13 @@ SHOWN = {  # metric of the row field `error`: heading; the others are in the exp
     "gradient": "gradient",
     "top1": "top 1",
 }
-CAPTION = (
+DRAWN = (
     "Errors without training, on normal q, k and v; the number in a heading is the spread of q and k (0.5: nearly even "
-    "rows, 2: rows of a few keys). output: relative to the distance of exact attention from the average of the values, "
+    "rows, 2: rows of a few keys). "
+)
+RECORDED = "Errors on the q, k and v that the layers of a trained model were given on a sequence of its test split. "
+CAPTION = (
+    "output: relative to the distance of exact attention from the average of the values, "
     "so 1 is no better than averaging. gradient: relative, the worst of q, k and v. top 1: share of queries whose "
     "heaviest key is the right one. Variants with a seed are averaged over 5 draws."
 )
@@ -23,44 +27,47 @@ CAPTION = (
 
 def is_fidelity(cells: Cells) -> bool:
     """Whether a group compares numbers."""
-    return cells.group.workload == "fidelity"
+    return cells.group.workload.partition(":")[0] == "fidelity"
 
 
 def fidelity_section(cells: Cells) -> Section:
-    """A table for each length, metrics by spread in its columns."""
-    spreads = _spreads(cells)
-    tables = tuple(_table(cells, column, spreads) for column in cells.columns)
+    """A table for each length, metrics by inputs in its columns."""
+    inputs = _inputs(cells)
+    tables = tuple(_table(cells, column, inputs) for column in cells.columns)
     return Section(cells, tables, tuple(reasons(cells)), tuple(cells.notes))
 
 
-def _spreads(cells: Cells) -> list[str]:
+def _inputs(cells: Cells) -> list[str]:
+    """What the numbers were taken on: `spread 0.5`, `spread 1`, ... or `layer 1`, ..."""
     names = {name for line in cells.by_label.values() for row in line.values() for name in row.error or {}}
-    return sorted({name.partition(", spread ")[2] for name in names if ", spread " in name}, key=float)
+    inputs = {name.partition(", ")[2] for name in names}
+    return sorted(inputs, key=lambda name: float(name.split()[1]))
 
 
-def middle_spread(cells: Cells) -> str | None:
-    """The spread that stands for all in one figure: the middle one."""
-    spreads = _spreads(cells)
-    return spreads[len(spreads) // 2] if spreads else None
+def middle_inputs(cells: Cells) -> str | None:
+    """The inputs that stand for all in one figure: those in the middle."""
+    inputs = _inputs(cells)
+    return inputs[len(inputs) // 2] if inputs else None
 
 
-def error_at(cells: Cells, column: int | None, spread: str) -> dict[str, Estimate]:
+def error_at(cells: Cells, column: int | None, inputs: str) -> dict[str, Estimate]:
     """Error of the output relative to averaging, by label, of the variants without the controls."""
-    name = f"{OUTPUT}, spread {spread}"
+    name = f"{OUTPUT}, {inputs}"
     rows = {label: ok_row(cells, label, column) for label in cells.ranked}
     values = {label: (row.error or {}).get(name) for label, row in rows.items() if row is not None}
     return {label: Estimate(value) for label, value in values.items() if value is not None}
 
 
-def _table(cells: Cells, column: int | None, spreads: list[str]) -> Table:
-    asked = [(metric, spread) for metric in SHOWN for spread in spreads]
+def _table(cells: Cells, column: int | None, inputs: list[str]) -> Table:
+    asked = [(metric, name) for metric in SHOWN for name in inputs]
     rows = tuple(
-        (label, tuple(_cell(cells, label, column, f"{metric}, spread {spread}") for metric, spread in asked))
+        (label, tuple(_cell(cells, label, column, f"{metric}, {name}") for metric, name in asked))
         for label in cells.by_label
     )
     at = column_name(column)
-    headings = tuple(f"{SHOWN[metric]} {spread}" for metric, spread in asked)
-    return Table(f"fidelity {at}", f"Error against exact attention at n = {at}", CAPTION, "", headings, rows)
+    headings = tuple(f"{SHOWN[metric]} {name.removeprefix('spread ')}" for metric, name in asked)
+    caption = (DRAWN if cells.group.workload == "fidelity" else RECORDED) + CAPTION
+    return Table(f"fidelity {at}", f"Error against exact attention at n = {at}", caption, "", headings, rows)
 
 
 def _cell(cells: Cells, label: str, column: int | None, name: str) -> Cell:

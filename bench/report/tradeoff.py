@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bench.report.accuracy import in_unit, metric_of, scores, write_score
 from bench.report.costs import MEMORY, TIME, common_length, figures_at
 from bench.report.digits import Estimate
-from bench.report.fidelity import error_at, is_fidelity, middle_spread, written
+from bench.report.fidelity import error_at, is_fidelity, middle_inputs, written
 from bench.report.groups import Cells, where
 from bench.report.tables import Cell, Table, column_name
 from bench.stats import pareto
@@ -85,11 +85,11 @@ def _qualities(groups: Sequence[Cells], timed: Cells) -> Iterator[Quality]:
     trained = [cells for cells in groups if cells.group.is_task]
     for cells in groups:
         names = _names(cells, timed)
-        if is_fidelity(cells) and (spread := middle_spread(cells)) is not None:
+        if is_fidelity(cells) and (inputs := middle_inputs(cells)) is not None:
             column = max(cells.columns, key=lambda column: column or 0)
-            errors = {names[label]: found for label, found in error_at(cells, column, spread).items() if label in names}
+            errors = {names[label]: found for label, found in error_at(cells, column, inputs).items() if label in names}
             texts = {label: written(found.value) for label, found in errors.items()}
-            yield Quality(f"error at {column_name(column)}, spread {spread}", False, errors, texts)
+            yield Quality(f"error at {column_name(column)}, {inputs}", False, errors, texts)
         elif cells.group.is_task and (known := metric_of(cells)) is not None:
             found = {names[label]: value for label, value in scores(cells).items() if label in names}
             shown = {label: in_unit(known.metric, value)[0] for label, value in found.items()}
