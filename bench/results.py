@@ -88,7 +88,7 @@ class Ceiling(Record):
 
 
 class Gap(Record):
-    """Accuracy over the scored positions of one bin of distances (or of context positions)."""
+    """Accuracy over the scored positions of one bin of distances (or of context positions), or of one length."""
 
     label: str
     value: float | None = None
@@ -104,7 +104,8 @@ class Accuracy(Record):
     baselines: further scores that need no attention, by what they know. trials: one entry per learning rate tried, with
     its validation score. train_cpu_s: processor time of the chosen trial's steps, looks apart. steps_to_99,
     cpu_s_to_99: of the trial that took the fewest steps to show 99 % accuracy in validation. state_size: elements kept
-    per example to decode the next position, null where nothing is decoded.
+    per example to decode the next position, null where nothing is decoded. by_gap, by_length: the score in parts, the
+    latter of the same model on test sequences of other lengths.
     """
 
     metric: str
@@ -132,6 +133,7 @@ class Accuracy(Record):
     state_size: int | None = None
     model: dict[str, Any] = Field(default_factory=dict)
     by_gap: list[Gap] = Field(default_factory=list)
+    by_length: list[Gap] = Field(default_factory=list)
     curve: list[dict[str, float | None]] = Field(default_factory=list)
     data: dict[str, Any] = Field(default_factory=dict)
 

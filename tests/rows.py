@@ -55,6 +55,7 @@ def score(
     half: float | None = 0.01,
     chance: float | None = 0.0625,
     by_gap: dict[str, float | None] | None = None,
+    by_length: dict[str, float | None] | None = None,
     **changes: Any,
 ) -> Row:
     """A trained cell. half: half-width of the interval of the test estimate, None for none."""
@@ -69,6 +70,7 @@ def score(
             chance=chance, chance_of="1/16 values" if metric == "accuracy" else None, learning_rate=0.003, steps=600,
             params=12_345, extra_params=0, train_cpu_s=6.5,
             by_gap=[Gap(label=name, value=found, count=100) for name, found in (by_gap or {}).items()],
+            by_length=[Gap(label=name, value=found, count=100) for name, found in (by_length or {}).items()],
         ),
     }  # fmt: skip
     fields |= changes

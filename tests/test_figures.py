@@ -128,6 +128,7 @@ def test_alt_text_and_note_say_what_is_seen(tmp_path: Path) -> None:
         [cost("full", status="oom"), score("full", status="error")],
         [score("full", 0.5, half=None, chance=None)],
         [score("full", 0.5, by_gap={"1-8": None, "9-16": 0.4})],
+        [score("full", 0.5, by_length={"64": None, "128": 0.4})],
         [score("none", 0.06)],
         [cost("full", 2**k) for k in range(5, 21)],
         [cost(f"v{i}") for i in range(25)],

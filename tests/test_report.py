@@ -386,6 +386,12 @@ def test_bits_per_byte_less_is_better(tmp_path: Path) -> None:
     assert "".join(found.answer[0]).startswith("Best bits per byte, text (tiny): a (2.500")
 
 
+def test_accuracy_at_other_lengths_is_a_table_of_its_own(tmp_path: Path) -> None:
+    by_length = table(document(tmp_path, score("full", by_length={"64": 1.0, "512": 0.25})), "accuracy by length")
+    assert by_length.columns == ("64", "512")
+    assert texts(by_length, "full") == ["100.0", "25.0"]
+
+
 def test_accuracy_by_gap_weights_by_count_and_keeps_the_order_of_the_bins(tmp_path: Path) -> None:
     first, second = score("full", by_gap={"9-16": 0.5, "1-8": 1.0, "17-32": None}), score("full", seed=1)
     assert second.accuracy is not None

@@ -50,12 +50,31 @@ def test_an_unknown_task_is_named_with_the_nearest() -> None:
         tasks.find("mqra")
 
 
+def test_questions_of_the_published_sizes_come_early_by_their_power_law() -> None:
+    sizes = dataclasses.replace(TINY, pairs=1, power=0.01, batch=20_000)
+    column = np.argmax(MQAR.open(sizes, seed=0).train(0).labels >= 0, axis=1)
+    slots = (column - 2) // 2
+    right = [(s + 1) ** (0.01 - 1) for s in range(31)]
+    for slot in (0, 1, 5, 30):
+        expected = right[slot] / sum(right)
+        assert (slots == slot).mean() == pytest.approx(expected, abs=4 * math.sqrt(expected / 20_000))
+    published: Any = MQAR.presets["paper-64"]
+    assert (published.power, published.examples, published.dropout) == (0.01, 100_000, 0.1)
+
+
+def test_a_training_set_that_is_finite_comes_again_in_order() -> None:
+    data = MQAR.open(dataclasses.replace(TINY, examples=3 * TINY.batch), seed=0)
+    first, again = (_rows(data, "train", steps=3), [row.tobytes() for n in (3, 4, 5) for row in data.train(n).tokens])
+    assert first == again
+    assert len(set(first)) == 3 * TINY.batch
+
+
 @pytest.mark.parametrize("name", tasks.names())
 def test_presets_are_complete(name: str) -> None:
     task = tasks.find(name)
     assert task.name == name
     for preset in task.presets.values():
-        assert len(preset.learning_rates) >= 2
+        assert len(preset.learning_rates) >= 3
         assert preset.steps >= preset.eval_every
         assert preset.summary
 

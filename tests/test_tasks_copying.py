@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,29 @@ def test_induction_asks_for_what_followed_the_special_token(preset: str) -> None
             assert labels[last] == tokens[first + 1]
             low, _, high = data.bins[bins[last]].partition("-")
             assert int(low) <= last - (first + 1) <= int(high)
+
+
+def test_induction_is_asked_at_other_lengths_too() -> None:
+    data = opened(INDUCTION)
+    found = {length: [*batches] for length, batches in data.lengths().items()}
+    assert list(found) == [32, 64, 128, 256, 512]
+    for length, batches in found.items():
+        for batch in batches:
+            assert batch.tokens.shape[1] == length
+            for tokens, labels in zip(batch.tokens, batch.labels, strict=True):
+                first = list(tokens).index(15)
+                assert (tokens[-1], labels[-1]) == (15, tokens[first + 1])
+    assert [batch.tokens.tobytes() for batch in found[64]] == [b.tokens.tobytes() for b in data.held_out("test")]
+    assert sum(len(batch.tokens) for batch in found[512]) == 256
+
+
+def test_the_length_curve_is_in_the_row() -> None:
+    preset: Any = INDUCTION.presets["tiny"]
+    preset = replace(preset, steps=20, eval_every=20, lengths=(16, 64, 96), longest=96)
+    cls = registry.load(registry.find("flash", registry.entries()).source())
+    found = train(cls, INDUCTION, preset, causal=True, seed=0, learning_rates=[1e-2])
+    assert [(part.label, part.count) for part in found.by_length] == [("16", 8192), ("64", 2048), ("96", 1365)]
+    assert found.by_length[1].value == found.value
 
 
 @pytest.mark.parametrize("task", [COPY, INDUCTION], ids=["selective_copy", "induction"])

@@ -19,7 +19,7 @@ from bench.measure.trials import Diverged, Training, Weights, best_of
 from bench.model.block import MakeAttention, Mixing, count_params
 from bench.model.init import seeded
 from bench.model.of_task import block_config, build
-from bench.results import Accuracy
+from bench.results import Accuracy, Gap
 from bench.tasks import Data, Preset, Task
 
 SAME = 0.01  # share of the parameters by which the model around two variants may differ
@@ -66,6 +66,7 @@ def train(
         last = score(model, data.held_out("test"), seed)
         model.load_state_dict(best.weights)
         scores = score(model, data.held_out("test"), seed)
+        at_lengths = {length: score(model, batches, seed) for length, batches in data.lengths().items()}
     if keep is not None:
         keep(preset, data, best.weights)
     low, high = interval(scores, task.metric)
@@ -84,6 +85,10 @@ def train(
         params=params, extra_params=extra_params, state_size=_state_size(model, preset) if causal else None,
         model={"layers": preset.layers, **dataclasses.asdict(block_config(preset))},
         by_gap=by_bin(scores, task.metric, data.bins), curve=best.curve,
+        by_length=[
+            Gap(label=str(length), value=found.mean(task.metric), count=len(found.loss))
+            for length, found in at_lengths.items()
+        ],
         data={**data.facts, "first_batch_sha256": hashlib.sha256(data.train(0).tokens.tobytes()).hexdigest()},
     )  # fmt: skip
 

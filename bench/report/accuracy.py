@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from bench.report.digits import Estimate, brackets, number
 from bench.report.groups import Cells
@@ -19,12 +20,32 @@ CHANCE = "chance"
 BASELINE = "baseline"  # what it is made of needs no attention
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A score in parts. field: of the row; name: after the metric in titles; meaning: of the parts, for the caption."""
+
+    field: Literal["by_gap", "by_length"]
+    name: str
+    meaning: str
+
+
+CURVES = (
+    Curve(
+        "by_gap", "by gap",
+        "over the scored positions of each bin: the distance from a query to the key it must recall, or the position "
+        "in the context. A cliff shows the reach of a variant.",
+    ),
+    Curve(
+        "by_length", "by length",
+        "on test sequences of each length, by the model trained at one of them. What falls beyond it does not carry on "
+        "to longer sequences; positions count in that as much as attention.",
+    ),
+)  # fmt: skip
+
+
 def accuracy_section(cells: Cells) -> Section:
-    """Tables of the scores and of accuracy by gap of one task, and why scores are missing."""
-    tables = [_scores(cells)]
-    by_gap = _by_gap(cells)
-    if by_gap is not None:
-        tables.append(by_gap)
+    """Tables of the scores and their curves of one task, and why scores are missing."""
+    tables = [_scores(cells), *filter(None, (_curve(cells, curve) for curve in CURVES))]
     notes = (*_noise_notes(cells), *flag_notes(cells), *cells.notes)
     return Section(cells, tuple(tables), tuple(reasons(cells)), notes)
 
@@ -218,43 +239,40 @@ def _cpu_seconds(results: Sequence[Accuracy]) -> str:
     return number(sum(spent) / len(spent)) if spent else NO_FIGURE
 
 
-def gap_labels(cells: Cells) -> list[str]:
-    """The bins of the gaps, in the order in which the task gives them."""
+def bin_labels(cells: Cells, curve: Curve) -> list[str]:
+    """The bins of a curve, in the order in which the task gives them."""
     found: dict[str, None] = {}
     for label in cells.by_label:
         for result in results_of(cells, label):
-            found.update(dict.fromkeys(clean(gap.label) for gap in result.by_gap))
+            found.update(dict.fromkeys(clean(part.label) for part in getattr(result, curve.field)))
     return list(found)
 
 
-def gap_score(cells: Cells, label: str, bin_label: str) -> Estimate | None:
+def bin_score(cells: Cells, label: str, curve: Curve, bin_label: str) -> Estimate | None:
     """Score of one bin: the mean over the seeds, weighted by the number of scored positions."""
-    bins = [gap for result in results_of(cells, label) for gap in result.by_gap if clean(gap.label) == bin_label]
-    scored: list[Gap] = [gap for gap in bins if gap.value is not None and gap.count > 0]
+    bins: list[Gap] = [part for result in results_of(cells, label) for part in getattr(result, curve.field)]
+    scored = [part for part in bins if clean(part.label) == bin_label and part.value is not None and part.count > 0]
     total = sum(gap.count for gap in scored)
     if total == 0:
         return None
     return Estimate(sum((gap.value or 0.0) * gap.count for gap in scored) / total)
 
 
-def _by_gap(cells: Cells) -> Table | None:
-    bins = gap_labels(cells)
+def _curve(cells: Cells, curve: Curve) -> Table | None:
+    bins = bin_labels(cells, curve)
     known = metric_of(cells)
     if not bins or known is None:
         return None
     rows = []
     for label in cells.by_label:
         if results_of(cells, label):
-            found = [gap_score(cells, label, name) for name in bins]
-            rows.append((row_name(cells, label), tuple(_gap_cell(known.metric, value) for value in found)))
+            found = [bin_score(cells, label, curve, name) for name in bins]
+            rows.append((row_name(cells, label), tuple(_bin_cell(known.metric, value) for value in found)))
     unit = in_unit(known.metric, Estimate(0))[1]
-    caption = (
-        f"{metric_name(known.metric).capitalize()} [{unit}] over the scored positions of each bin: the distance from a "
-        "query to the key it must recall, or the position in the context. A cliff shows the reach of a variant."
-    )
-    title = f"{metric_name(known.metric).capitalize()} by gap"
-    return Table("accuracy by gap", title, caption, unit, tuple(bins), tuple(rows))
+    name = metric_name(known.metric).capitalize()
+    caption = f"{name} [{unit}] {curve.meaning}"
+    return Table(f"accuracy {curve.name}", f"{name} {curve.name}", caption, unit, tuple(bins), tuple(rows))
 
 
-def _gap_cell(metric: str, value: Estimate | None) -> Cell:
+def _bin_cell(metric: str, value: Estimate | None) -> Cell:
     return Cell(NO_FIGURE) if value is None else Cell(write_score(metric, value), in_unit(metric, value)[0])

@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.report.accuracy import (
-    gap_labels,
-    gap_score,
+    CURVES,
+    Curve,
+    bin_labels,
+    bin_score,
     in_unit,
     metric_name,
     metric_of,
@@ -42,17 +44,17 @@ MOST_NAMED = 14
 
 
 def task_figures(cells: Cells, frame: Frame, alike: Sequence[Cells]) -> Iterator[Drawing]:
-    """Scores, by gap, and against the length. alike: the groups of the same task at all lengths, this one included."""
+    """Scores, in parts, against the length. alike: the groups of the same task at all lengths, this one included."""
     known = metric_of(cells)
     if known is None:
         return
     yield _scores(cells, known, frame)
-    if gap_labels(cells):
+    for curve in (curve for curve in CURVES if bin_labels(cells, curve)):
         size = {label: -found.value for label in cells.by_label if (found := score(results_of(cells, label)))}
         scored = [label for label in cells.by_label if results_of(cells, label)]
         parts = spread_out(scored, size)
         for place, part in enumerate(parts, start=1):
-            yield _by_gap(cells, known, frame, part, f"{place} of {len(parts)}" if len(parts) > 1 else "")
+            yield _parts(cells, curve, known, frame, part, f"{place} of {len(parts)}" if len(parts) > 1 else "")
     if len(alike) > 1 and cells is alike[0]:
         yield from _by_length(alike, known, frame)
 
@@ -84,12 +86,12 @@ def _scores(cells: Cells, known: Accuracy, frame: Frame) -> Drawing:
     return Drawing(canvas, metric, title, f"{title} of each variant: {frame.heading}. In {unit}: {words}.", note)
 
 
-def _by_gap(cells: Cells, known: Accuracy, frame: Frame, labels: Sequence[str], number: str) -> Drawing:
-    metric, bins = known.metric, gap_labels(cells)
+def _parts(cells: Cells, curve: Curve, known: Accuracy, frame: Frame, labels: Sequence[str], number: str) -> Drawing:
+    metric, bins = known.metric, bin_labels(cells, curve)
     canvas, axes = new_axes(_axis_name(metric), frame.heading, cells.group.shape)
     words = []
     for label in cells.by_label:
-        found = [gap_score(cells, label, name) for name in bins]
+        found = [bin_score(cells, label, curve, name) for name in bins]
         shown = [None if value is None else in_unit(metric, value)[0] for value in found]
         if label in labels and any(shown):
             draw_line(axes, list(range(len(bins))), shown, label, frame.styles[label])
@@ -99,7 +101,7 @@ def _by_gap(cells: Cells, known: Accuracy, frame: Frame, labels: Sequence[str], 
             draw_quiet(axes, list(range(len(bins))), shown)
     axes.set_xticks(range(len(bins)), bins)
     axes.set_xlim(-0.3, len(bins) - 0.7)
-    axes.set_xlabel("gap between query and key (positions)" if metric == "accuracy" else "position in the context")
+    axes.set_xlabel(_axis_of(curve, metric, cells))
     unit = in_unit(metric, Estimate(0))[1]
     if unit == "%":
         axes.set_ylim(-3, 103)
@@ -107,9 +109,15 @@ def _by_gap(cells: Cells, known: Accuracy, frame: Frame, labels: Sequence[str], 
     notes = [lost, _draw_chance(axes, known, vertical=False), "Grey: all others." if number else ""]
     note = " ".join(filter(None, notes))
     surround(axes, note)
-    title = f"{metric_name(metric).capitalize()} by gap{f', {number}' if number else ''}"
+    title = f"{metric_name(metric).capitalize()} {curve.name}{f', {number}' if number else ''}"
     alt = f"{title}: {frame.heading}. In {unit}: {'; '.join(words)}."
-    return Drawing(canvas, f"{metric} by gap {number.split(' ')[0]}".strip(), title, alt, note)
+    return Drawing(canvas, f"{metric} {curve.name} {number.split(' ')[0]}".strip(), title, alt, note)
+
+
+def _axis_of(curve: Curve, metric: str, cells: Cells) -> str:
+    if curve.field == "by_length":
+        return f"length of the sequence (trained at {column_name(cells.group.length)})"
+    return "gap between query and key (positions)" if metric == "accuracy" else "position in the context"
 
 
 def _by_length(alike: Sequence[Cells], known: Accuracy, frame: Frame) -> Iterator[Drawing]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -130,6 +130,10 @@ class Data(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """What was read or made, for the row."""
+        return {}
+
+    def lengths(self) -> Mapping[int, Iterable[Batch]]:
+        """Test sequences of other lengths than the preset's, for a task that asks how far a model carries on."""
         return {}
 
     def train(self, step: int) -> Batch:

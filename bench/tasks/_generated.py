@@ -100,9 +100,19 @@ def ranges(longest: int, width: int) -> list[str]:
     return [f"{low}-{min(low + width - 1, longest)}" for low in range(1, longest + 1, width)]
 
 
-def distinct(rng: np.random.Generator, count: int, choices: int, size: int) -> NDArray[np.int64]:
-    """`size` different integers below `choices` for each of `count` sequences, in no order."""
-    picked: NDArray[np.int64] = rng.random((count, choices)).argsort(axis=1)[:, :size]
+def distinct(
+    rng: np.random.Generator, count: int, choices: int, size: int, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.int64]:
+    """`size` different integers below `choices` for each of `count` sequences, in no order.
+
+    weights: of the integers, drawn one after the other among those that are left, by the first of exponential clocks.
+    """
+    import numpy as np
+
+    clocks = rng.random((count, choices))
+    if weights is not None:
+        clocks = -np.log1p(-clocks) / weights
+    picked: NDArray[np.int64] = clocks.argsort(axis=1)[:, :size]
     return picked
 
 

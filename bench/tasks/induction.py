@@ -6,7 +6,7 @@ end, where that token is asked for. One binding, at any distance: what shows is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+LEAST = 256  # test sequences of a length
+
+
+@dataclass(frozen=True, kw_only=True)
+class InductionPreset(Preset):
+    """lengths: of the test sequences that show how far a model carries on beyond what it was trained at."""
+
+    lengths: tuple[int, ...]
+
+
 @dataclass(eq=False)
 class Induction(ByDistance):
     """The sequences of one preset and seed, by the distance from a question to its answer."""
 
-    preset: Preset
+    preset: InductionPreset
 
     @property
     def longest(self) -> int:
@@ -33,6 +43,16 @@ class Induction(ByDistance):
     def baseline(self) -> Baseline:
         """Answering any of the ordinary ids."""
         return Baseline(1 / (self.preset.vocab - 1), "any of the tokens")
+
+    def lengths(self) -> Mapping[int, Iterable[Batch]]:
+        """As many tokens at each length as there are in the test split, of the trained length that split itself."""
+        found: dict[int, Iterable[Batch]] = {}
+        for length in self.preset.lengths:
+            size = max(LEAST, self.preset.test_size * self.preset.seq_len // length)
+            preset = replace(self.preset, seq_len=length, test_size=size)
+            other = Induction(preset, self.seed, f"{self.purpose} at {length}")
+            found[length] = (self if length == self.preset.seq_len else other).held_out("test")
+        return found
 
     def draw(self, rng: np.random.Generator, count: int) -> Batch:
         """`count` sequences."""
@@ -52,9 +72,9 @@ class Induction(ByDistance):
         return Batch(tokens_BN, labels_BN, bins_BN)
 
 
-TINY = Preset(
-    summary="64 tokens, 2 layers of width 32 without feed-forward",
-    seq_len=64, vocab=16,
+TINY = InductionPreset(
+    summary="64 tokens, tested at 32 to 512, 2 layers of width 32 without feed-forward",
+    seq_len=64, vocab=16, lengths=(32, 64, 128, 256, 512), longest=512,
     d_model=32, layers=2, heads=1, ffn="none", positions="rotary", conv=3,
     batch=64, steps=600, learning_rates=(3e-3, 1e-2, 3e-2),
     eval_every=50, validation_size=512, test_size=2048, target=0.99,
@@ -62,8 +82,9 @@ TINY = Preset(
 PRESETS: dict[str, Preset] = {
     "tiny": TINY,
     "mamba": replace(
-        TINY, summary="256 tokens, 2 layers of width 64 (Mamba)",
-        seq_len=256, d_model=64, batch=8, steps=8192, eval_every=512, learning_rates=(3e-4, 1e-3, 3e-3),
+        TINY, summary="256 tokens, tested at 64 to 4096, 2 layers of width 64 (Mamba)",
+        seq_len=256, lengths=(64, 128, 256, 512, 1024, 2048, 4096), longest=4096,
+        d_model=64, batch=8, steps=8192, eval_every=512, learning_rates=(3e-4, 1e-3, 3e-3),
     ),
 }  # fmt: skip
 
@@ -79,6 +100,7 @@ class InductionHeads(Task):
 
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""
+        assert isinstance(preset, InductionPreset)
         return Induction(preset, seed, "induction")
 
 

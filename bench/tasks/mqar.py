@@ -2,8 +2,8 @@
 
 Token 0 is filler, keys are 1..V/2-1, values V/2..V-1. A sequence starts with `pairs` distinct keys, each followed by
 its value, all values distinct. The rest are slots of two tokens; each key is asked once, as the first token of a slot
-drawn uniformly, and the label at that position is the key's value. The answer is never written beside the question, so
-the causal and the bidirectional task are the same.
+drawn uniformly or by a power law, and the label at that position is the key's value. The answer is never written beside
+the question, so the causal and the bidirectional task are the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from bench.tasks._generated import ByDistance, distinct
 if TYPE_CHECKING:
     import numpy as np
 
-EPOCHS, EXAMPLES = 64, 100_000  # of the published trainings; here no example comes twice
+EPOCHS, EXAMPLES = 64, 100_000  # of the published trainings
 
 
 @dataclass(frozen=True, kw_only=True)
 class MqarPreset(Preset):
-    """pairs: keys to recall per sequence. Raises ValueError for sizes that hold no such sequence."""
+    """pairs: keys to recall per sequence. Raises ValueError for sizes that hold no such sequence.
+
+    power: exponent a of the law by which a slot s = 1, 2, ... is drawn, s^(a-1): 1 is uniform, near 0 most questions
+    come early. examples: training sequences that there are, None where none comes twice.
+    """
 
     pairs: int
+    power: float = 1.0
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.pairs <= self.seq_len // 4:
@@ -54,7 +60,9 @@ class Recall(ByDistance):
 
         keys_BP = 1 + distinct(rng, count, half - 1, pairs)
         values_BP = half + distinct(rng, count, half, pairs)
-        asked_BP = 2 * pairs + 2 * distinct(rng, count, (length - 2 * pairs) // 2, pairs)
+        slots, bend = (length - 2 * pairs) // 2, self.preset.power - 1
+        weights = np.arange(1, slots + 1, dtype=np.float64) ** bend if bend else None
+        asked_BP = 2 * pairs + 2 * distinct(rng, count, slots, pairs, weights)
         bound_P = 2 * np.arange(pairs)
         tokens_BN = np.zeros((count, length), np.int64)
         tokens_BN[:, bound_P], tokens_BN[:, bound_P + 1] = keys_BP, values_BP
@@ -77,21 +85,20 @@ TINY = MqarPreset(
 # Fewer symbols and more width: also a variant that can answer only some questions learns those within the budget.
 QUICK = replace(
     TINY, summary="tiny with 72 symbols and width 32: learned sooner, also within a window",
-    vocab=72, d_model=32, learning_rates=(5e-3, 1e-2),
+    vocab=72, d_model=32,
 )  # fmt: skip
 PRESETS: dict[str, Preset] = {
     "quick": QUICK,
     "tiny": TINY,
-    "standard": replace(
-        QUICK, summary="quick with more steps and learning rates", steps=1500, learning_rates=(3e-3, 1e-2, 3e-2)
-    ),
+    "standard": replace(QUICK, summary="quick with more steps", steps=1500),
     "small": replace(
         TINY, summary="128 tokens, 16 pairs, 2 layers of width 64 without feed-forward",
         seq_len=128, vocab=512, d_model=64, steps=1500, learning_rates=(1e-3, 3e-3, 1e-2),
     ),
     **{
         f"paper-{length}": replace(
-            TINY, summary=f"{length} tokens, {pairs} pairs, vocabulary 8192, width 64 (Zoology)",
+            TINY, summary=f"{length} tokens, {pairs} pairs mostly asked early, vocabulary 8192, width 64 (Zoology)",
+            power=0.01, examples=EXAMPLES, dropout=0.1,
             seq_len=length, vocab=8192, pairs=pairs, d_model=64, batch=batch, steps=EPOCHS * -(-EXAMPLES // batch),
             eval_every=1000, learning_rates=(1e-4, 4.64e-4, 2.15e-3, 1e-2), validation_size=1000, test_size=3000,
         )
@@ -112,7 +119,7 @@ class Mqar(Task):
     def open(self, preset: Preset, *, seed: int, text: str | Path | None = None) -> Data:
         """The data of one run; there is no text in it."""
         assert isinstance(preset, MqarPreset)
-        return Recall(preset, seed, "mqar")
+        return Recall(preset, seed, "mqar", preset.examples)
 
 
 TASK = Mqar()

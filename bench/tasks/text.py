@@ -140,7 +140,7 @@ QUICK = Preset(
     summary="128 bytes of context, 2 layers of width 48",
     seq_len=128, vocab=256,
     d_model=48, layers=2, heads=2, ffn="gelu", ffn_ratio=2.0, positions="rotary",
-    batch=8, steps=300, learning_rates=(5e-3, 1e-2),
+    batch=8, steps=300, learning_rates=(2e-3, 5e-3, 1e-2),
     eval_every=100, validation_size=64, test_size=512,
 )  # fmt: skip
 PRESETS: dict[str, Preset] = {
