@@ -445,6 +445,31 @@ def test_bits_per_byte_interval_is_over_sequences() -> None:
     assert interval(one, "bits_per_byte") == (None, None)
 
 
+@pytest.mark.parametrize(("alike", "least"), [(0.0, 0.92), (0.5, 0.90), (1.0, 0.92)])
+def test_answers_of_one_sequence_are_not_independent(alike: float, least: float) -> None:
+    """alike: share of the sequences in which all 16 answers are right or wrong together."""
+    generator = torch.Generator().manual_seed(0)
+    inside, sequence = 0, torch.arange(100).repeat_interleave(16)
+    for _ in range(300):
+        apart = torch.rand(100, 16, generator=generator) < 0.8
+        together = torch.rand(100, 1, generator=generator) < 0.8
+        right = torch.where(torch.rand(100, 1, generator=generator) < alike, together, apart).flatten()
+        low, high = interval(Scores(right * 0.0, right, right.long(), sequence), "accuracy")
+        assert low is not None
+        assert high is not None
+        inside += low <= 0.8 <= high
+    assert least <= inside / 300 <= 0.99
+
+
+def test_one_answer_a_sequence_and_no_doubt_are_wilsons() -> None:
+    right = torch.arange(50) < 40
+    alone = interval(Scores(right * 0.0, right, right.long(), torch.arange(50)), "accuracy")
+    assert alone == pytest.approx(wilson(0.8, 50))
+    sure = torch.ones(32, dtype=torch.bool)
+    pairs = interval(Scores(sure * 0.0, sure, sure.long(), torch.arange(16).repeat_interleave(2)), "accuracy")
+    assert pairs == pytest.approx(wilson(1.0, 16))  # nothing tells that they are more than the sequences
+
+
 @pytest.mark.parametrize(("share", "count", "low", "high"), [
     (0.9, 1000, 0.8799, 0.9171), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.5, 4, 0.1500, 0.8500),
 ])  # fmt: skip

@@ -79,14 +79,28 @@ def interval(scores: Scores, metric: Metric) -> tuple[float | None, float | None
     It speaks of the test sample alone, not of another seed. None for fewer than two sequences of bits per byte.
     """
     each_S = scores.each(metric)
-    if metric == "accuracy":
-        return wilson(float(each_S.mean()), len(each_S))
     _, index_S, counts = torch.unique(scores.sequence, return_inverse=True, return_counts=True)
-    means = torch.zeros(len(counts), dtype=torch.float64).index_add(0, index_S, each_S) / counts
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add(0, index_S, each_S)
+    if metric == "accuracy":
+        return wilson(float(each_S.mean()), _independent(sums, counts))
+    means = sums / counts
     if len(means) < 2:
         return None, None
     centre, half = float(means.mean()), Z95 * float(means.std()) / math.sqrt(len(means))
     return centre - half, centre + half
+
+
+def _independent(right: torch.Tensor, counts: torch.Tensor) -> float:
+    """How many independent trials the answers are worth: those of one sequence are right and wrong together.
+
+    right, counts: of each sequence. The trials whose binomial variance is that of the share over sequences (Kish 1965),
+    at least the sequences, at most the answers.
+    """
+    answers, sequences = int(counts.sum()), len(counts)
+    share = float(right.sum()) / answers
+    spread = float((right - share * counts).square().sum()) * sequences / max(1, sequences - 1) / answers**2
+    worth = share * (1 - share) / spread if spread > 0 else 0.0
+    return min(max(worth, float(sequences)), float(answers))
 
 
 def whole(scores: Scores) -> float | None:
@@ -98,7 +112,7 @@ def whole(scores: Scores) -> float | None:
     return float((wrong == 0).double().mean())
 
 
-def wilson(share: float, count: int) -> tuple[float, float]:
+def wilson(share: float, count: float) -> tuple[float, float]:
     """Wilson's 95 % score interval of a share of `count` trials (Wilson 1927)."""
     spread = Z95**2 / count
     centre = (share + spread / 2) / (1 + spread)
