@@ -386,6 +386,16 @@ def test_bits_per_byte_less_is_better(tmp_path: Path) -> None:
     assert "".join(found.answer[0]).startswith("Best bits per byte, text (tiny): a (2.500")
 
 
+def test_e20_what_is_no_better_than_reading_little_is_said(tmp_path: Path) -> None:
+    rows = [score("full", 0.60), score("local", 0.37), score("mean", 0.36), score("sparse", 0.20)]
+    for row in rows:
+        assert row.accuracy is not None
+        row.accuracy.chance, row.accuracy.baselines = 0.17, {"root operator": 0.358}
+        row.accuracy.low, row.accuracy.high = row.accuracy.value - 0.02, row.accuracy.value + 0.02
+    (note,) = [note for note in document(tmp_path, *rows).sections[0].notes if "needs no attention" in note]
+    assert note == "No better than root operator, which needs no attention (35.8 %): local, mean and sparse."
+
+
 def test_accuracy_at_other_lengths_is_a_table_of_its_own(tmp_path: Path) -> None:
     by_length = table(document(tmp_path, score("full", by_length={"64": 1.0, "512": 0.25})), "accuracy by length")
     assert by_length.columns == ("64", "512")

@@ -13,7 +13,7 @@ from typing import Literal
 from bench.report.digits import Estimate, brackets, number
 from bench.report.groups import Cells
 from bench.report.source import clean
-from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, flag_notes, leaders, reasons
+from bench.report.tables import ABSENT, NO_FIGURE, Cell, Section, Table, flag_notes, join, leaders, reasons
 from bench.results import Accuracy, Gap, Row
 
 CHANCE = "chance"
@@ -46,7 +46,7 @@ CURVES = (
 def accuracy_section(cells: Cells) -> Section:
     """Tables of the scores and their curves of one task, and why scores are missing."""
     tables = [_scores(cells), *filter(None, (_curve(cells, curve) for curve in CURVES))]
-    notes = (*_noise_notes(cells), *flag_notes(cells), *cells.notes)
+    notes = (*_noise_notes(cells), *_baseline_notes(cells), *flag_notes(cells), *cells.notes)
     return Section(cells, tuple(tables), tuple(reasons(cells)), notes)
 
 
@@ -78,6 +78,24 @@ def _noise_notes(cells: Cells) -> list[str]:
                 "differences between variants are within that."
             )
     return notes
+
+
+def _baseline_notes(cells: Cells) -> list[str]:
+    """Which variants are no better, within their interval, than the best of what needs no attention."""
+    known = metric_of(cells)
+    if known is None:
+        return []
+    bars = {clean(name): value for name, value in known.baselines.items()}
+    if known.chance is not None:
+        bars[clean(known.chance_of or CHANCE)] = known.chance
+    if not bars:
+        return []
+    more = known.higher_is_better
+    name = (max if more else min)(bars, key=lambda name: bars[name])
+    ends = {label: found.interval[0 if more else 1] for label, found in scores(cells).items()}
+    beaten = [label for label, end in ends.items() if not (end > bars[name] if more else end < bars[name])]
+    bar, unit = write_score(known.metric, Estimate(bars[name])), in_unit(known.metric, Estimate(0))[1]
+    return [f"No better than {name}, which needs no attention ({bar} {unit}): {join(beaten)}."] if beaten else []
 
 
 def score(results: Sequence[Accuracy]) -> Estimate | None:
