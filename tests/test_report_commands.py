@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,12 @@ def test_compare_writes_a_page_when_the_file_is_one(runs: tuple[str, str], tmp_p
         assert f'<td class="worse">{verdict}</td>' in page
     assert '<td class="better">faster</td>' in page
     assert "&lt;b&gt;&amp; n=512" in page and "<b>&" not in page
+    pictures = re.findall(r'role="img" aria-label="([^"]*)"', page)
+    assert len(pictures) == page.count("<svg") == 3
+    assert "full n=512 2" in pictures[0]
+    assert "x n=512 0.5" in pictures[0]
+    assert "gone" not in pictures[0]  # it has no ratio
+    assert "full -0.4" in pictures[2]
     assert run_compare(*runs, out=str(tmp_path / "again.html")) == 1
     assert (tmp_path / "again.html").read_bytes() == path.read_bytes()
 

@@ -17,7 +17,7 @@ from bench.compare import AXES, QUANTITIES, WORSE, Call, Quantity, Verdict, comp
 from bench.errors import UserError, unknown
 from bench.machine import environment_key
 from bench.noise import NoiseFloor, noise_file, read_noise
-from bench.report.digits import MIB, number
+from bench.report.digits import MIB, Estimate, number
 from bench.report.markdown import escape
 from bench.report.source import Source, read_sources
 from bench.results import strict_json
@@ -233,7 +233,24 @@ def to_markdown(found: Comparison) -> str:
 
 def to_html(found: Comparison) -> str:
     """The comparison as a page like that of a report: tables that sort and filter, what got worse in red."""
-    from bench.report.page import render
+    from markupsafe import Markup
+
+    from bench.report.page import inline_svg, render
+    from bench.report.verdict_figure import Change, verdict_figure
+
+    floors = {found.floor.share(row.device) for row in found.new.rows}
+
+    def pictures(section: Section, number: int) -> Iterator[tuple[Any, str]]:
+        ratios = section.verdicts[0].quantity != "accuracy"
+        changes = [
+            Change(line[0], Estimate(value, verdict.low, verdict.high), _kind(verdict.verdict))
+            for verdict, line in zip(section.verdicts, section.lines, strict=True)
+            if (value := verdict.ratio if ratios else verdict.difference) is not None
+        ]
+        floor = max(floors) if section.verdicts[0].quantity == "time" else None
+        figure = verdict_figure(section.title, changes, ratios=ratios, floor=floor, slug=f"verdicts-{number}")
+        if figure is not None:
+            yield figure, Markup(inline_svg(figure.svg, f"v{number}-"))
 
     return render(
         "verdicts.html",
@@ -242,6 +259,7 @@ def to_html(found: Comparison) -> str:
         sections=sections(found.verdicts),
         headings=HEADINGS,
         rows=_page_rows,
+        pictures=pictures,
         notes=found.notes,
     )
 
@@ -249,9 +267,12 @@ def to_html(found: Comparison) -> str:
 def _page_rows(section: Section) -> Iterator[dict[str, Any]]:
     for verdict, (cell, *texts, call) in zip(section.verdicts, section.lines, strict=True):
         change = verdict.ratio if verdict.difference is None else verdict.difference
-        kind = "worse" if call in WORSE else "better" if call in BETTER else ""
         values = (verdict.baseline, verdict.new, change)
-        yield {"label": cell, "figures": list(zip(texts, values, strict=True)), "kind": kind, "call": call}
+        yield {"label": cell, "figures": list(zip(texts, values, strict=True)), "kind": _kind(call), "call": call}
+
+
+def _kind(call: str) -> str:
+    return "worse" if call in WORSE else "better" if call in BETTER else ""
 
 
 def _to_text(found: Comparison) -> str:

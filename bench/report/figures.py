@@ -43,7 +43,7 @@ def draw_figures(document: Document, *, png: bool = True) -> list[Figure]:
         for slug, drawings in _parts(document):
             if len(figures) >= MOST_FIGURES:
                 break
-            figures += [_finish(drawing, slug, png=png) for drawing in drawings]
+            figures += [finish(drawing, slug, png=png) for drawing in drawings]
     return figures
 
 
@@ -73,7 +73,8 @@ def _at_other_lengths(cells: Cells, sections: list[Section]) -> list[Cells]:
     return [found[length] for length in sorted(found)]
 
 
-def _finish(drawing: Drawing, slug: str, *, png: bool) -> Figure:
+def finish(drawing: Drawing, slug: str, *, png: bool) -> Figure:
+    """A drawing as the text of an SVG, and with `png` as pixels."""
     vector, pixels = io.StringIO(), io.BytesIO()
     ink = drawing.canvas.get_tightbbox()  # once for both, in inches
     drawing.canvas.savefig(vector, format="svg", metadata={"Date": None}, bbox_inches=ink.padded(MARGIN))
