@@ -61,11 +61,11 @@ def write(path: Path, about: About, weights: Mapping[str, npt.NDArray[Any]]) -> 
 def read_about(path: Path) -> About:
     """What a kept model is; UserError when the file is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return About.model_validate(json.loads(str(file[ABOUT])))
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return About.model_validate(json.loads(str(arrays[ABOUT])))
     except OSError as error:
         raise UserError(f"cannot read the model '{path}' ({error.strerror or error}); {_how()}") from error
-    except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, ValidationError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, EOFError, zipfile.BadZipFile, ValidationError) as error:
         raise UserError(f"'{path}' is not a model that a run kept; {_how()}") from error
 
 

@@ -7,7 +7,7 @@ What a test cannot afford is replaced by rules that stand here and nowhere else:
   trainings but those of that task.
 - NOT_RUN names commands that are too long for a test, with what shows that they work.
 - SMALL_PYTHON replaces the axes of a sweep in Python.
-- The folders in RUNS are there from the start: pages speak of them as of a run that was made before.
+- The folders in RUNS and the models that a page names are there from the start: as of a run that was made before.
 - `pip` and `tox` change the machine: what they name must be in pyproject.toml and tox.ini. A package that the page
   itself made is installed, without its dependencies, into a folder.
 - A page that writes into `bench/` is followed in a copy of the checkout, by processes of its own.

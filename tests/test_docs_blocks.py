@@ -25,12 +25,14 @@ from doc_blocks import (
     prose,
 )
 from doc_tools import stand_ins
+from models import trained
 from rows import INFO, cost, score, write_run
 
 from bench.errors import UserError
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`((?:python -m bench|tox) [^`]+)`")
+MODEL = re.compile(r"results/\S+/model-\S+\.npz")
 FOLLOWED = [page for page in PAGES if blocks(page)]
 MADE_UP = [
     *(cost(name, n, ms=ms * n / 512) for name, ms in (("full", 10.0), ("flash", 5.0)) for n in (512, 1024)),
@@ -52,10 +54,13 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         checkout(tmp_path)
     for name in RUNS:
         write_run(tmp_path / name, MADE_UP, INFO)
+    text = page.read_text(encoding="utf-8")
+    for model in sorted(set(MODEL.findall(text))):
+        trained(tmp_path / model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "site")
     matplotlib.use("Agg")
-    return Reader(tmp_path, apart, page.read_text(encoding="utf-8"))
+    return Reader(tmp_path, apart, text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
