@@ -11,10 +11,12 @@ import pytest
 from rows import INFO, cost, quick_run, score, write_run
 
 from bench import report
+from bench.report.canvas import draw_line, look, new_axes
+from bench.report.digits import Estimate
 from bench.report.document import read_document
 from bench.report.figures import Figure, draw_figures
 from bench.report.page import inline_svg
-from bench.report.styles import COLOURS, CONTROL_COLOUR, preferred_slot, styles_of
+from bench.report.styles import COLOURS, CONTROL_COLOUR, Style, preferred_slot, styles_of
 from bench.results import Gap, Row
 
 PAPERS = {"light": "#ffffff", "dark": "#15181d"}
@@ -142,6 +144,16 @@ def test_odd_runs_draw_without_a_warning(tmp_path: Path, rows: list[Row]) -> Non
         assert path.stat().st_size > 0
         if path.suffix == ".svg":
             assert "nan" not in path.read_text(encoding="utf-8").lower()
+
+
+def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
+    with look():
+        _, axes = new_axes("time", "heading", "")
+        values = [Estimate(10, 1e-3, 1e5), Estimate(10, 9, 11), Estimate(10, 9, 11)]
+        draw_line(axes, [1, 2, 3], values, "x", Style("#0077bb", "o", "-"))
+        drawn = [height for part in axes.collections for path in part.get_paths() for _, height in path.vertices]
+    assert drawn
+    assert (min(drawn), max(drawn)) == (9, 11)
 
 
 def test_png_and_svg_are_written_beside_each_other(tmp_path: Path) -> None:

@@ -75,10 +75,13 @@ def new_axes(label: str, heading: str, shape: str, *, lines: int = 0) -> tuple[F
 
 
 def draw_line(axes: Axes, xs: Sequence[int], values: Sequence[Estimate | None], label: str, style: Style) -> None:
-    """A line with a gap where a value is missing, in a band of the intervals; a bar where a point stands alone."""
+    """A line with a gap where a value is missing, in a band of the intervals; a bar where a point stands alone.
+
+    An interval that says nothing is left out: it would squeeze all others.
+    """
     drawn: Any = {"color": style.colour, "marker": style.marker, "linestyle": style.dash}
     axes.plot(xs, _heights(values), **drawn, markersize=6, linewidth=1.6, label=label)
-    sure = [value if value is not None and value.low is not None else None for value in values]
+    sure = [value if value is not None and value.low is not None and not value.unsure else None for value in values]
     lone = [value if _alone(sure, place) else None for place, value in enumerate(sure)]
     joined = [None if alone else value for value, alone in zip(sure, lone, strict=True)]
     if any(joined):

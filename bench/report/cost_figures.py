@@ -126,7 +126,8 @@ def _points(cells: Cells, quantity: Quantity, label: str) -> dict[int, Estimate]
 
 
 def _bounds(cells: Cells, quantity: Quantity, label: str) -> list[float]:
-    return [bound for found in _points(cells, quantity, label).values() for bound in found.interval if bound > 0]
+    points = _points(cells, quantity, label).values()
+    return [bound for found in points for bound in ((found.value,) if found.unsure else found.interval) if bound > 0]
 
 
 def _not_drawn(cells: Cells, quantity: Quantity, labels: Sequence[str], *, lost: bool) -> str:
