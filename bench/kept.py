@@ -7,13 +7,14 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 PREFIX, SUFFIX = "model-", ".npz"
 ABOUT = "about"  # the entry of the file that is no weight
@@ -48,6 +49,8 @@ def file_name(task: str, variant: str, seed: int, key: str) -> str:
 
 def write(path: Path, about: About, weights: Mapping[str, npt.NDArray[Any]]) -> None:
     """Keep a model, whole or not at all."""
+    import numpy as np
+
     temporary = path.with_suffix(".tmp")
     arrays: dict[str, Any] = {ABOUT: np.array(about.model_dump_json()), **weights}
     try:
@@ -60,6 +63,8 @@ def write(path: Path, about: About, weights: Mapping[str, npt.NDArray[Any]]) -> 
 
 def read_about(path: Path) -> About:
     """What a kept model is; UserError when the file is none."""
+    import numpy as np
+
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return About.model_validate(json.loads(str(arrays[ABOUT])))
@@ -71,6 +76,8 @@ def read_about(path: Path) -> About:
 
 def read_weights(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The weights by name."""
+    import numpy as np
+
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files if name != ABOUT}
 

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -46,7 +47,7 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """A reader of the page, with the runs that pages speak of."""
     page = request.getfixturevalue("page")
     apart = any((block.file or "").startswith("bench/") for block in blocks(page))
@@ -60,7 +61,9 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "site")
     matplotlib.use("Agg")
-    return Reader(tmp_path, apart, text)
+    yield Reader(tmp_path, apart, text)
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")  # what a notebook shows stays open
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
