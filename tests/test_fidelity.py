@@ -130,8 +130,8 @@ def test_a_variant_that_wants_x_is_compared_too_and_one_without_weights_has_none
 
 def test_what_is_not_supported_is_refused() -> None:
     shape = Shape(2, 8, max_len=16, causal=True)
+    given = {"spread 1": fidelity.draw(shape, 16, 1.0, seed=0)}
     with pytest.raises(Unsupported, match="causal attention is not supported"):
-        given = {"spread 1": fidelity.draw(shape, 16, 1.0, seed=0)}
         fidelity.measure(given, make("nystrom", shape), shape, seeded=False, dtype="float32", device="cpu")
 
 
