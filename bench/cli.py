@@ -101,7 +101,7 @@ Many = list[str] | None
 def run(
     sweep: Annotated[str, typer.Argument(help="A preset (list presets) or a path to a sweep.toml.")] = "quick",
     variant: Annotated[Many, typer.Option(help="Names or .py files of variants.")] = None,
-    workload: Annotated[Many, typer.Option(help="attention, block, model, fidelity, fidelity:MODEL, task:NAME.")] = None,
+    workload: Annotated[Many, typer.Option(help="attention, block, model, fidelity[:MODEL], task:NAME.")] = None,
     pass_: Annotated[Many, typer.Option("--pass", help="forward, train, decode.")] = None,
     seq_len: Annotated[Many, typer.Option(help="Sequence lengths.")] = None,
     device: Annotated[Many, typer.Option(help="auto (all found), cpu, cuda, mps.")] = None,
